@@ -21,8 +21,8 @@ MAX_HEADER_BYTES = 32 * 1024
 STOP_SECONDS = 3
 
 
-class BoundedConnection(TimedRequests, H11Protocol):
-    """One to the planner: who holds all of them with half a request would keep everybody out."""
+class PlannerConnection(TimedRequests, H11Protocol):
+    """A connection to the planner: who holds all of them with half a request would keep everybody out."""
 
     # A body may take half a minute, and its answer is waited for a minute at the most.
     request_seconds = 120.0
@@ -64,7 +64,7 @@ def run(options: PlannerOptions) -> None:
             proxy_headers=False,
             limit_concurrency=MAX_CONNECTIONS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            http=BoundedConnection,
+            http=PlannerConnection,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )

@@ -12,11 +12,12 @@ import uvicorn
 from flyball_kube.logs import get_logger
 from flyball_kube.server_version import require_ordered_versions
 from flyball_kube.session import ApiSession
+from flyball_kube.timed_requests import TimedRequests
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flyball_page.access import Reviews
 from flyball_page.app import make_app
 from flyball_page.cluster import ClusterWatch
-from flyball_page.connections import BoundedConnection
 from flyball_page.options import PageOptions
 
 logger = get_logger(__name__)
@@ -24,6 +25,12 @@ logger = get_logger(__name__)
 KEEP_ALIVE_SECONDS = 15
 MAX_HEADER_BYTES = 32 * 1024
 STOP_SECONDS = 3
+
+
+class PageConnection(TimedRequests, H11Protocol):
+    """A browser's connection to the page: none needs half a minute for a request and its answer."""
+
+    request_seconds = 30.0
 
 
 class PageServer(uvicorn.Server):
@@ -82,7 +89,7 @@ async def serve(options: PageOptions) -> None:
                 app,
                 host=options.address,
                 port=options.port,
-                http=BoundedConnection,
+                http=PageConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

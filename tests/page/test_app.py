@@ -16,7 +16,7 @@ import pytest
 from flyball_kube.errors import ApiUnreachable
 from flyball_page.access import Unauthenticated, Viewer
 from flyball_page.app import FindViewer, make_app
-from flyball_page.connections import BoundedConnection
+from flyball_page.main import PageConnection
 from flyball_page.options import PageOptions
 from flyball_page.published import Published, accepts_gzip, names_version
 from starlette.applications import Starlette
@@ -302,19 +302,19 @@ async def ended(address: str, *sent: bytes) -> bytes:
 async def test_a_request_that_never_ends_is_ended(
     made: MadeDocuments, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(BoundedConnection, "request_seconds", 0.2)
+    monkeypatch.setattr(PageConnection, "request_seconds", 0.2)
     with served(make_app(made)) as address:
         assert await ended(address, sent) == b""
-        monkeypatch.setattr(BoundedConnection, "request_seconds", 30.0)  # the next one may take its time
+        monkeypatch.setattr(PageConnection, "request_seconds", 30.0)  # the next one may take its time
         async with httpx.AsyncClient() as client:
             assert (await client.get(address)).status_code == 200
 
 
 async def test_who_does_not_read_is_not_waited_for(made: MadeDocuments, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[object] = []
-    forget = BoundedConnection.connection_lost
-    monkeypatch.setattr(BoundedConnection, "request_seconds", 0.2)
-    monkeypatch.setattr(BoundedConnection, "connection_lost", lambda *given: (lost.append(given), forget(*given)))
+    forget = PageConnection.connection_lost
+    monkeypatch.setattr(PageConnection, "request_seconds", 0.2)
+    monkeypatch.setattr(PageConnection, "connection_lost", lambda *given: (lost.append(given), forget(*given)))
     large = Published(b"x" * 50_000_000, None, '"large"')
     monkeypatch.setattr(MadeDocuments, "overview", lambda _self: large)
     with served(make_app(made)) as address:

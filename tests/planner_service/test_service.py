@@ -371,15 +371,15 @@ async def test_who_asks_half_a_request_is_not_waited_for(sent: bytes, monkeypatc
     monkeypatch.setattr(main, "Server", Server)
     main.run(PlannerOptions())
     (config,) = made
-    assert config.http is main.BoundedConnection
+    assert config.http is main.PlannerConnection
     assert isinstance(config.app, FastAPI)
-    monkeypatch.setattr(main.BoundedConnection, "request_seconds", 0.2)
-    with served_by(config.app, main.BoundedConnection) as address:
+    monkeypatch.setattr(main.PlannerConnection, "request_seconds", 0.2)
+    with served_by(config.app, main.PlannerConnection) as address:
         url = httpx.URL(address)
         reader, writer = await asyncio.open_connection(url.host, url.port)
         writer.write(sent)
         assert await reader.read() == b""
         writer.close()
-        monkeypatch.setattr(main.BoundedConnection, "request_seconds", 60.0)
+        monkeypatch.setattr(main.PlannerConnection, "request_seconds", 60.0)
         async with httpx.AsyncClient(base_url=address) as client:
             assert (await client.get("/healthz")).status_code == 200

@@ -17,8 +17,8 @@ from flyball_api.energy_profile import EnergyProfile, read_energy_profile
 from flyball_api.event import EventView, read_event
 from flyball_page import documents
 from flyball_page.app import FindViewer, make_app
-from flyball_page.connections import BoundedConnection
 from flyball_page.history import PowerHistory, PowerSample
+from flyball_page.main import PageConnection
 from flyball_page.published import Published
 from flyball_views.jobs import frontier_of
 from flyball_views.overview import Overview, read_overview
@@ -214,7 +214,7 @@ def large_page(nodes: int, jobs: int = 200) -> MadeDocuments:
 
 
 @contextlib.contextmanager
-def served(app: FastAPI, http: type[H11Protocol] = BoundedConnection) -> Iterator[str]:
+def served(app: FastAPI, http: type[H11Protocol] = PageConnection) -> Iterator[str]:
     """The application on a free port of loopback, as the page's process serves it, or by `http`; its address."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
