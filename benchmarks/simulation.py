@@ -15,8 +15,8 @@ from pathlib import Path
 
 from flyball_planner.policies.registry import policy_names
 from flyball_planner.policies.view import Knob
+from flyball_simulator import knowledge
 from flyball_simulator.engine import simulate
-from flyball_simulator.knowledge import forget_fits
 from flyball_simulator.outside_policies import policy_of
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
@@ -54,7 +54,7 @@ def run(trace: str, policies: list[str], data: str | None, limit_seconds: float)
             policy=policy, gpus=gpus, power_off_empty_nodes=True, price=0.0003 if knob is Knob.PRICE else None
         )
         workload = source.workload(settings)
-        forget_fits()
+        knowledge._fit.cache_clear()  # what runs before it have fitted would be looked up
         started = time.process_time()
         result = simulate(workload, settings, trace=trace)
         seconds = time.process_time() - started

@@ -181,11 +181,6 @@ def _fit(prior: JobModel, windows: tuple[tuple[Observation, ...], ...]) -> Fitte
     return fit(prior, [window for of_size in windows for window in of_size], last=last)
 
 
-def forget_fits() -> None:
-    """Have the next run of this process fit anew what earlier runs measured alike: for timings."""
-    _fit.cache_clear()
-
-
 def decision_clocks(gpu: GpuModel, spacing_megahertz: int = 30, lowest_fraction: float = 0.4) -> tuple[int, ...]:
     """The clocks that are worth deciding between, ascending: below two fifths of the highest no board saves energy."""
     top = gpu.max_clock_megahertz

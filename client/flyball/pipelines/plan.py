@@ -115,11 +115,6 @@ class StagePlans:
         """How long an iteration takes at the least."""
         return self._seconds[0]
 
-    @property
-    def slowest_seconds(self) -> float:
-        """How long it takes by the slowest plan: slower than this nothing is saved any more."""
-        return self._seconds[-1]
-
     def microbatches_fit(self, microbatches: int) -> bool:
         """Whether these are plans of so many microbatches, as far as they tell."""
         forwards = self._clocks[0].get("forward")

@@ -143,11 +143,6 @@ class WorkerDriver(GpuDriver):
     def version(self) -> str:
         return self._opened.version
 
-    @property
-    def process_id(self) -> int:
-        """The worker's."""
-        return self._process.pid
-
     def gpus(self) -> Sequence[Gpu]:
         return self._gpus
 

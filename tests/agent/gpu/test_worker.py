@@ -55,7 +55,7 @@ async def test_a_gpu_that_hangs_there_costs_one_gpu_and_the_worker_holds_nothing
 ) -> None:
     journal = Journal(tmp_path / "journal", "node")
     driver = WorkerDriver(nvml_library)
-    assert not [file for file in open_files(driver.process_id) if "journal" in file]
+    assert not [file for file in open_files(driver._process.pid) if "journal" in file]
     enforcer = Enforcer("node", driver, journal, calls=ThreadedCalls(deadline_seconds=1.0))
     enforcer.set_pods({})
     enforcer.accept(gpu_node_spec(1, 800_000, idlePowerLimitMilliwatts=200_000))
@@ -69,7 +69,7 @@ async def test_a_gpu_that_hangs_there_costs_one_gpu_and_the_worker_holds_nothing
     failure = enforcer.state.gpus[hardware.devices[0].uuid].failure
     assert failure is not None
     assert failure.reason == CallTimedOut.reason
-    worker = driver.process_id
+    worker = driver._process.pid
     enforcer.close()
     driver.close()  # while the call still hangs
     wait_until(lambda: ended(worker))
@@ -83,7 +83,7 @@ async def test_a_worker_that_crashes_fails_every_call_and_nothing_else(
     hardware.devices[0].flags |= DeviceFault.HANG
     waiting = asyncio.create_task(asyncio.to_thread(driver.gpus()[0].read))
     await until(lambda: bool(driver._waiting))
-    os.kill(driver.process_id, signal.SIGSEGV)
+    os.kill(driver._process.pid, signal.SIGSEGV)
     with pytest.raises(DriverUnavailable, match="worker has ended"):
         await waiting
     with pytest.raises(DriverUnavailable, match="worker has ended"):
