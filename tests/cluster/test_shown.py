@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
 from flyball_api.frontier import FrontierPoint, Tradeoff
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import PlanPlace
@@ -50,9 +50,9 @@ AT_REST: dict[str, Any] = {
     "applied_milliwatts": 0,
     "granted": False,
 }
-RUNNING = JobStep(Phase.RUNNING, CURRENT, bound=True)
-STARTING = JobStep(Phase.STARTING, CURRENT)
-WAITING = JobStep(Phase.WAITING)
+RUNNING = JobStep(JobPhase.RUNNING, CURRENT, bound=True)
+STARTING = JobStep(JobPhase.STARTING, CURRENT)
+WAITING = JobStep(JobPhase.WAITING)
 CRASH = IncarnationFailure(2, NOW, True, "OOMKilled", "CUDA out of memory", "train-2-0-abcde", "node-000", 137)
 RESTART = BackOff(NOW, "RestartBackOff", "incarnation 2: pod train-2-0-abcde on node-000 ended with exit code 137", 1)
 TOGGLED = BackOff(
@@ -141,7 +141,7 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         "crashed",
         {},
         {
-            "step": JobStep(Phase.FAILED, CURRENT),
+            "step": JobStep(JobPhase.FAILED, CURRENT),
             "restarts": 1,
             "back_off": RESTART,
             "failures": (CRASH,),
@@ -177,7 +177,7 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         "succeeded",
         {},
         {
-            "step": JobStep(Phase.COMPLETE, CURRENT),
+            "step": JobStep(JobPhase.COMPLETE, CURRENT),
             "outcome": "Succeeded",
             "outcome_message": "all ranks of incarnation 2 ended with exit code 0",
             **AT_REST,
@@ -187,7 +187,7 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         "failed",
         {},
         {
-            "step": JobStep(Phase.FAILED, CURRENT),
+            "step": JobStep(JobPhase.FAILED, CURRENT),
             "outcome": "Failed",
             "outcome_message": "pod train-2-0-abcde on node-000 ended with exit code 137 (OOMKilled); "
             "failurePolicy.maxRestarts 3 allows no further restart",

@@ -15,7 +15,7 @@ from flyball_views.row import Aspect, Row, aspect, aspect_if_any
 MOST_ESTIMATED_FRACTION = 0.99
 
 
-class JobProgress(Row, frozen=True):
+class ProgressRow(Row, frozen=True):
     """How far a job is; `fraction` (0 to 1) is None where it has no end, and `estimated`: by its model, not by its word.
 
     `gpu_seconds` is the time of its GPUs so far, all of them added up.
@@ -87,7 +87,7 @@ class JobRow(Row, frozen=True):
     watts: int | None = None
     clock_megahertz: int | None = None
     power_limit_watts: int | None = None
-    progress: JobProgress | None = None
+    progress: ProgressRow | None = None
     energy: JobEnergyRow | None = None
     tradeoff: Tradeoff | None = None
     finish: datetime | None = None
@@ -217,7 +217,7 @@ def _queue(job: EnergyAwareJob) -> QueueRow | None:
     return QueueRow(place.position, place.waiting, place.time, place.expected_start_time, place.basis)
 
 
-def _progress(job: EnergyAwareJob) -> JobProgress | None:
+def _progress(job: EnergyAwareJob) -> ProgressRow | None:
     progress, total = job.status.progress, job.spec.training.iterations
     if progress is None:
         return None
@@ -226,7 +226,7 @@ def _progress(job: EnergyAwareJob) -> JobProgress | None:
         fraction = min(1.0, progress.iterations / total)
         if progress.estimated and not job.has("Succeeded"):
             fraction = min(fraction, MOST_ESTIMATED_FRACTION)
-    return JobProgress(
+    return ProgressRow(
         iterations=progress.iterations,
         total=total,
         fraction=fraction,

@@ -34,8 +34,8 @@ from flyball_operator.jobs.runs.energy_history import EnergyHistories
 from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateIncarnation,
+    JobPhase,
     OpenGates,
-    Phase,
     next_step,
 )
 from flyball_operator.jobs.runs.memory import (
@@ -329,7 +329,7 @@ class JobController:
         memory = JobMemory(
             record.progress,
             current,
-            running=step.phase == Phase.RUNNING,
+            running=step.phase == JobPhase.RUNNING,
             holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
             refusal=refusal,
             given_back=attempts.gives_back,
@@ -345,7 +345,7 @@ class JobController:
     def _take_actions(self, job: LiveJob, monotonic: float, *, planned: bool) -> list[Action]:
         """What is to be done for the job now, each new start in a place of those that there are."""
         step, attempts = job.step, self._records[job.view.uid].attempts
-        if step.phase == Phase.FAILED:
+        if step.phase == JobPhase.FAILED:
             if out_of_restarts(job, attempts) or not failure_is_recorded(job):
                 return []  # without a restart its pods stay, with their logs
             if attempts.pause is not None and not job.view.spec.suspend:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.steps.step import JobsStep
 from flyball_operator.learning.exploration import Explorations, Running, acknowledged_limit
 from flyball_operator.learning.learner import Learner
@@ -52,7 +52,7 @@ def _running(decisions: Mapping[str, JobDecision], jobs: JobsStep, state: PowerS
     """The jobs all of whose pods run as planned, with what they run on."""
     for uid, job in jobs.jobs.items():
         current, decision = job.step.current, decisions.get(uid)
-        if current is not None and decision is not None and job.step.phase is Phase.RUNNING:
+        if current is not None and decision is not None and job.step.phase is JobPhase.RUNNING:
             info = state.nodes.get(current.nodes[0][0])
             if info is not None and info.gpu_model is not None:
                 limit = acknowledged_limit(uid, current, state.nodes)

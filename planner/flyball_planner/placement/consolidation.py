@@ -24,7 +24,7 @@ from flyball_planner.placement.cover import Cost, Levels, Offer, cells_made, che
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PackedNode:
     """One of a set of interchangeable nodes: GPUs free for jobs, watts that it draws less once empty, and whether it stays
     on in any case (for pods of others), so that jobs on it keep nothing awake."""
 
@@ -34,14 +34,14 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
-    """GPUs that a job holds on one site (a gang of several nodes has several tenants, none of them movable).
+class Occupant:
+    """GPUs that a job holds on one node (a gang of several nodes has several occupants, none of them movable).
 
     `migration_joules`: what its move costs, lost time included; `remaining_seconds`: how long it will hold its GPUs yet.
     """
 
     index: int
-    site: int
+    node: int
     gpus: int
     movable: bool
     migration_joules: float
@@ -49,35 +49,35 @@ class Tenant:
 
 
 class Move(NamedTuple):
-    """One tenant goes from a site to another."""
+    """One occupant goes from a node to another."""
 
-    tenant: int  # its index
+    occupant: int  # its index
     source: int
     target: int
 
 
 class Clearance(NamedTuple):
-    """The moves that leave one site empty, what that saves, and what the moves cost."""
+    """The moves that leave one node empty, what that saves, and what the moves cost."""
 
-    site: int
+    node: int
     moves: tuple[Move, ...]
     saved_joules: float
     migration_joules: float
 
 
-_Cover = tuple[Cost, tuple[Tenant, ...]]  # joules and moves, and who leaves
+_Cover = tuple[Cost, tuple[Occupant, ...]]  # joules and moves, and who leaves
 
 
-def consolidate(sites: Sequence[Site], tenants: Iterable[Tenant], empty_seconds: float) -> list[Clearance]:
-    """Clear sites, the one that saves most first, until no further one pays for its moves.
+def consolidate(nodes: Sequence[PackedNode], occupants: Iterable[Occupant], empty_seconds: float) -> list[Clearance]:
+    """Clear nodes, the one that saves most first, until no further one pays for its moves.
 
     `empty_seconds` bounds how far ahead savings are counted: how long an empty node is expected to stay empty. With the
-    moves made nothing more is proposed. Deterministic; ties go to fewer moves, then to the first site. Raises ValueError
-    where a tenant is on a site that does not exist, and where `empty_seconds` is infinite.
+    moves made nothing more is proposed. Deterministic; ties go to fewer moves, then to the first node. Raises ValueError
+    where an occupant is on a node that does not exist, and where `empty_seconds` is infinite.
     """
     if not 0 <= empty_seconds < math.inf:
         raise ValueError(f"consolidation: a hold of {empty_seconds} s must be finite and not negative")
-    occupancy = _Occupancy(sites, tenants, empty_seconds)
+    occupancy = _Occupancy(nodes, occupants, empty_seconds)
     steps = []
     while (step := occupancy.best_step()) is not None:
         occupancy.apply(step)
@@ -86,69 +86,69 @@ def consolidate(sites: Sequence[Site], tenants: Iterable[Tenant], empty_seconds:
 
 
 class _Occupancy:
-    """Who is on which site, as the steps so far leave it."""
+    """Who is on which node, as the steps so far leave it."""
 
-    def __init__(self, sites: Sequence[Site], tenants: Iterable[Tenant], empty_seconds: float) -> None:
-        self._sites = sites
+    def __init__(self, nodes: Sequence[PackedNode], occupants: Iterable[Occupant], empty_seconds: float) -> None:
+        self._nodes = nodes
         self._empty_seconds = empty_seconds
-        self._free = [site.free_gpus for site in sites]
-        self._residents: list[list[Tenant]] = [[] for _ in sites]
+        self._free = [node.free_gpus for node in nodes]
+        self._residents: list[list[Occupant]] = [[] for _ in nodes]
         largest = 1
-        for tenant in sorted(tenants, key=lambda tenant: (-tenant.gpus, tenant.index)):
-            if not 0 <= tenant.site < len(sites):
-                raise ValueError(f"tenant {tenant.index} is on site {tenant.site}, and there are {len(sites)}")
-            whole = tenant.gpus & (tenant.gpus - 1) == 0
-            self._residents[tenant.site].append(tenant if whole else replace(tenant, movable=False))
-            largest = max(largest, tenant.gpus)
+        for occupant in sorted(occupants, key=lambda occupant: (-occupant.gpus, occupant.index)):
+            if not 0 <= occupant.node < len(nodes):
+                raise ValueError(f"occupant {occupant.index} is on node {occupant.node}, and there are {len(nodes)}")
+            whole = occupant.gpus & (occupant.gpus - 1) == 0
+            self._residents[occupant.node].append(occupant if whole else replace(occupant, movable=False))
+            largest = max(largest, occupant.gpus)
         self._levels = level_of(largest) + 1
-        self._occupied_seconds = [self._occupied(site) for site in range(len(sites))]
-        self._offers_of: dict[tuple[int, float], list[Offer[Tenant]]] = {}
+        self._occupied_seconds = [self._occupied(node) for node in range(len(nodes))]
+        self._offers_of: dict[tuple[int, float], list[Offer[Occupant]]] = {}
 
-    def _occupied(self, site: int) -> float:
-        """For how long a site will be on for its tenants, as far ahead as savings count."""
-        if self._sites[site].stays_on:
+    def _occupied(self, node: int) -> float:
+        """For how long a node will be on for its occupants, as far ahead as savings count."""
+        if self._nodes[node].stays_on:
             return self._empty_seconds
-        longest = max((tenant.remaining_seconds for tenant in self._residents[site]), default=0.0)
+        longest = max((occupant.remaining_seconds for occupant in self._residents[node]), default=0.0)
         return min(self._empty_seconds, longest)
 
     def apply(self, step: Clearance) -> None:
         """Make the moves of a step."""
         moved = {}
         for move in step.moves:
-            tenant = next(item for item in self._residents[move.source] if item.index == move.tenant)
-            self._residents[move.source].remove(tenant)
-            self._free[move.source] += tenant.gpus
-            moved[move] = tenant
-        for move, tenant in moved.items():
-            self._residents[move.target].append(replace(tenant, site=move.target))
-            self._free[move.target] -= tenant.gpus
-        touched = {site for move in step.moves for site in (move.source, move.target)}
-        for site in touched:
-            self._residents[site].sort(key=lambda tenant: (-tenant.gpus, tenant.index))
-            self._occupied_seconds[site] = self._occupied(site)
+            occupant = next(item for item in self._residents[move.source] if item.index == move.occupant)
+            self._residents[move.source].remove(occupant)
+            self._free[move.source] += occupant.gpus
+            moved[move] = occupant
+        for move, occupant in moved.items():
+            self._residents[move.target].append(replace(occupant, node=move.target))
+            self._free[move.target] -= occupant.gpus
+        touched = {node for move in step.moves for node in (move.source, move.target)}
+        for node in touched:
+            self._residents[node].sort(key=lambda occupant: (-occupant.gpus, occupant.index))
+            self._occupied_seconds[node] = self._occupied(node)
         for key in [key for key in self._offers_of if key[0] in touched]:
             del self._offers_of[key]
 
     def best_step(self) -> Clearance | None:
         """The clearance that saves most, its moves paid; None where none saves anything."""
         candidates = []
-        for site, residents in enumerate(self._residents):
-            if not residents or self._sites[site].stays_on or not all(tenant.movable for tenant in residents):
+        for node, residents in enumerate(self._residents):
+            if not residents or self._nodes[node].stays_on or not all(occupant.movable for occupant in residents):
                 continue
-            own = sum(tenant.migration_joules for tenant in residents)
-            saved = self._sites[site].saved_watts * self._occupied_seconds[site]
+            own = sum(occupant.migration_joules for occupant in residents)
+            saved = self._nodes[node].saved_watts * self._occupied_seconds[node]
             if saved > own:
-                candidates.append((own - saved, len(residents), site))
+                candidates.append((own - saved, len(residents), node))
         if not candidates:
             return None
         room_from = self._room_by_seconds()
         covers: dict[tuple[float, Levels], _Cover | None] = {}
-        best: tuple[float, float, int, tuple[Tenant, ...]] | None = None
-        for loss, moves, site in sorted(candidates):
+        best: tuple[float, float, int, tuple[Occupant, ...]] | None = None
+        for loss, moves, node in sorted(candidates):
             if best is not None and loss > best[0]:
                 break  # not even without further moves
-            seconds = self._occupied_seconds[site]
-            lacking = self._lacking(site, room_from[seconds])
+            seconds = self._occupied_seconds[node]
+            lacking = self._lacking(node, room_from[seconds])
             if lacking[0]:
                 continue  # too few GPUs, whoever moves
             cover: _Cover | None = ((0.0, 0.0), ())
@@ -157,94 +157,94 @@ class _Occupancy:
                 if key not in covers:
                     covers[key] = self._cheapest_cover(seconds, lacking, None)
                 cover = covers[key]
-                if cover is not None and any(tenant.site == site for tenant in cover[1]):
-                    cover = self._cheapest_cover(seconds, lacking, site)
+                if cover is not None and any(occupant.node == node for occupant in cover[1]):
+                    cover = self._cheapest_cover(seconds, lacking, node)
             if cover is None:
                 continue
             (joules, more), evicted = cover
-            found = (loss + joules, moves + more, site, evicted)
+            found = (loss + joules, moves + more, node, evicted)
             if found[0] < 0 and (best is None or found[:3] < best[:3]):
                 best = found
         return None if best is None else self._arranged(best[2], best[3])
 
     def _room_by_seconds(self) -> dict[float, Levels]:
-        """For each length of occupation: the free cells of the sites that stay occupied at least as long."""
+        """For each length of occupation: the free cells of the nodes that stay occupied at least as long."""
         by_seconds: dict[float, list[int]] = {}
-        for site, seconds in enumerate(self._occupied_seconds):
+        for node, seconds in enumerate(self._occupied_seconds):
             if seconds > 0:
                 room = by_seconds.setdefault(seconds, [0] * self._levels)
                 for level in range(self._levels):
-                    room[level] += self._free[site] >> level
+                    room[level] += self._free[node] >> level
         longest_first = sorted(by_seconds, reverse=True)
         totals = accumulate((tuple(by_seconds[seconds]) for seconds in longest_first), _sum)
         return dict(zip(longest_first, totals, strict=True))
 
-    def _lacking(self, site: int, room: Levels) -> Levels:
-        """How many cells the tenants of a site lack elsewhere, at each level."""
+    def _lacking(self, node: int, room: Levels) -> Levels:
+        """How many cells the occupants of a node lack elsewhere, at each level."""
         return tuple(
             max(
                 0,
-                sum(tenant.gpus >> level for tenant in self._residents[site])
-                - (room[level] - (self._free[site] >> level)),
+                sum(occupant.gpus >> level for occupant in self._residents[node])
+                - (room[level] - (self._free[node] >> level)),
             )
             for level in range(self._levels)
         )
 
     def _cheapest_cover(self, seconds: float, lacking: Levels, excluded: int | None) -> _Cover | None:
-        """The evictions of fewest joules that make the cells that lack, on sites occupied for `seconds` at least."""
+        """The evictions of fewest joules that make the cells that lack, on nodes occupied for `seconds` at least."""
         return cheapest_cover(
             lacking,
             (
                 offer
-                for site, occupied in enumerate(self._occupied_seconds)
-                if site != excluded and occupied >= seconds
-                for offer in self._offers(site, seconds)
+                for node, occupied in enumerate(self._occupied_seconds)
+                if node != excluded and occupied >= seconds
+                for offer in self._offers(node, seconds)
             ),
         )
 
-    def _offers(self, site: int, seconds: float) -> list[Offer[Tenant]]:
-        """Every way for tenants to leave a site that could be worth it, of equal sizes the cheapest first.
+    def _offers(self, node: int, seconds: float) -> list[Offer[Occupant]]:
+        """Every way for occupants to leave a node that could be worth it, of equal sizes the cheapest first.
 
-        Only tenants that hold their GPUs no longer than `seconds` may leave: a longer one would keep its new site on.
+        Only occupants that hold their GPUs no longer than `seconds` may leave: a longer one would keep its new node on.
         """
-        key = (site, seconds)
+        key = (node, seconds)
         if key not in self._offers_of:
-            by_size: dict[int, list[Tenant]] = {}
-            for tenant in self._residents[site]:
-                if tenant.movable and min(tenant.remaining_seconds, self._empty_seconds) <= seconds:
-                    by_size.setdefault(tenant.gpus, []).append(tenant)
+            by_size: dict[int, list[Occupant]] = {}
+            for occupant in self._residents[node]:
+                if occupant.movable and min(occupant.remaining_seconds, self._empty_seconds) <= seconds:
+                    by_size.setdefault(occupant.gpus, []).append(occupant)
             for alike in by_size.values():
-                alike.sort(key=lambda tenant: (tenant.migration_joules, tenant.index))
-            best: dict[Levels, Offer[Tenant]] = {}
+                alike.sort(key=lambda occupant: (occupant.migration_joules, occupant.index))
+            best: dict[Levels, Offer[Occupant]] = {}
             for leaving in subsets(list(by_size.values())):
-                cells = cells_made(self._free[site], [tenant.gpus for tenant in leaving], self._levels)
-                cost = (math.fsum(tenant.migration_joules for tenant in leaving), float(len(leaving)))
+                cells = cells_made(self._free[node], [occupant.gpus for occupant in leaving], self._levels)
+                cost = (math.fsum(occupant.migration_joules for occupant in leaving), float(len(leaving)))
                 if any(cells) and (cells not in best or cost < best[cells].cost):
-                    best[cells] = Offer(cost, site, cells, leaving)
+                    best[cells] = Offer(cost, node, cells, leaving)
             self._offers_of[key] = list(best.values())
         return self._offers_of[key]
 
-    def _arranged(self, site: int, evicted: Sequence[Tenant]) -> Clearance:
+    def _arranged(self, node: int, evicted: Sequence[Occupant]) -> Clearance:
         """The moves of a clearance: everyone who is lifted takes the smallest cell that holds it, largest first."""
-        seconds = self._occupied_seconds[site]
-        lifted = [*self._residents[site], *evicted]
+        seconds = self._occupied_seconds[node]
+        lifted = [*self._residents[node], *evicted]
         freed = [0] * len(self._free)
-        for tenant in evicted:
-            freed[tenant.site] += tenant.gpus
+        for occupant in evicted:
+            freed[occupant.node] += occupant.gpus
         cells = FreeCells(
             [
-                free + freed[other] if other != site and self._occupied_seconds[other] >= seconds else 0
+                free + freed[other] if other != node and self._occupied_seconds[other] >= seconds else 0
                 for other, free in enumerate(self._free)
             ]
         )
         moves = []
-        for tenant in sorted(lifted, key=lambda tenant: (-tenant.gpus, tenant.index)):
-            target = cells.take(level_of(tenant.gpus), tenant.gpus)
+        for occupant in sorted(lifted, key=lambda occupant: (-occupant.gpus, occupant.index)):
+            target = cells.take(level_of(occupant.gpus), occupant.gpus)
             assert target is not None  # noqa: S101 - the count said that everyone has a cell
-            if target != tenant.site:
-                moves.append(Move(tenant.index, tenant.site, target))
-        paid = math.fsum(tenant.migration_joules for tenant in lifted)
-        return Clearance(site, tuple(moves), self._sites[site].saved_watts * seconds, paid)
+            if target != occupant.node:
+                moves.append(Move(occupant.index, occupant.node, target))
+        paid = math.fsum(occupant.migration_joules for occupant in lifted)
+        return Clearance(node, tuple(moves), self._nodes[node].saved_watts * seconds, paid)
 
 
 def _sum(left: Levels, right: Levels) -> Levels:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from flyball_planner.decisions.texts import joules_text
 from flyball_planner.ledger.pools import Pool, block_of, build_pools, open_to_jobs, selectors_of
 from flyball_planner.ledger.workspace import UNKNOWN_REMAINDER_SECONDS, going_price
-from flyball_planner.placement.consolidation import Site, Tenant, consolidate
+from flyball_planner.placement.consolidation import Occupant, PackedNode, consolidate
 from flyball_planner.snapshot import (
     Allocation,
     ClusterSnapshot,
@@ -105,7 +105,7 @@ def _moves(snapshot: ClusterSnapshot, made: Plan, terms: Consolidation) -> dict[
         zip(snapshot.jobs, made.decisions, strict=True),
         key=lambda item: (item[0].submit_time_seconds, item[0].name, item[0].uid),
     )
-    held: list[list[Tenant]] = [[] for _ in pools]
+    held: list[list[Occupant]] = [[] for _ in pools]
     for index, (job, decision) in enumerate(jobs):
         allocation = decision.allocation
         if allocation is None:
@@ -122,14 +122,14 @@ def _moves(snapshot: ClusterSnapshot, made: Plan, terms: Consolidation) -> dict[
         )
         for name, gpus in allocation.nodes:
             index_of_pool, place = position[name]
-            held[index_of_pool].append(Tenant(index, place, block_of(gpus), movable, cost, seconds))
+            held[index_of_pool].append(Occupant(index, place, block_of(gpus), movable, cost, seconds))
     moves: dict[str, _Move] = {}
-    for pool, tenants in zip(pools, held, strict=True):
-        for clearance in consolidate(_sites(pool, nodes, tenants, terms), tenants, terms.empty_seconds):
-            emptied = pool.node_names[clearance.site]
+    for pool, occupants in zip(pools, held, strict=True):
+        for clearance in consolidate(_packed_nodes(pool, nodes, occupants, terms), occupants, terms.empty_seconds):
+            emptied = pool.node_names[clearance.node]
             saved, paid = joules_text(clearance.saved_joules), joules_text(clearance.migration_joules)
             for move in clearance.moves:
-                uid = jobs[move.tenant][0].uid
+                uid = jobs[move.occupant][0].uid
                 before = moves.get(uid)
                 source = pool.node_names[move.source] if before is None else before.source
                 reason = f"{emptied} is left empty, which saves {saved} for {paid} of restarts"
@@ -144,14 +144,16 @@ def _remaining_seconds(job: JobState, decision: JobDecision, allocation: Allocat
     return max(0.0, job.remaining_iterations) * decision.predicted_iteration_seconds
 
 
-def _sites(pool: Pool, nodes: Mapping[str, NodeState], tenants: list[Tenant], terms: Consolidation) -> list[Site]:
+def _packed_nodes(
+    pool: Pool, nodes: Mapping[str, NodeState], occupants: list[Occupant], terms: Consolidation
+) -> list[PackedNode]:
     """A pool's nodes; those with pods of others stay on whatever happens, and closed ones take nobody."""
     free = list(pool.capacities)
-    for tenant in tenants:
-        free[tenant.site] -= tenant.gpus
-    sites = []
+    for occupant in occupants:
+        free[occupant.node] -= occupant.gpus
+    packed = []
     for name, left in zip(pool.node_names, free, strict=True):
         node = nodes[name]
         saved = terms.node_watts + node.gpus * node.gpu_model.idle_power_watts
-        sites.append(Site(max(0, left), saved, stays_on=node.foreign_gpus > 0 or not open_to_jobs(node)))
-    return sites
+        packed.append(PackedNode(max(0, left), saved, stays_on=node.foreign_gpus > 0 or not open_to_jobs(node)))
+    return packed

@@ -16,7 +16,7 @@ from flyball_planner.placement.cells import fewest_that_free
 Cells = tuple[tuple[int, int], ...]  # (node, GPUs)
 
 
-class Tenant(Protocol):
+class Occupant(Protocol):
     """A job that can hold GPUs: `cells` is where it does, () for nowhere."""
 
     cells: Cells
@@ -29,7 +29,7 @@ class Tenant(Protocol):
     def movable(self) -> bool: ...
 
 
-SomeTenant = TypeVar("SomeTenant", bound=Tenant)
+SomeOccupant = TypeVar("SomeOccupant", bound=Occupant)
 
 
 class Nodes:
@@ -49,69 +49,71 @@ class Nodes:
         """The nodes that nobody is on."""
         return [node for node in range(self.count) if self.free[node] == self.gpus_per_node and node not in self.lost]
 
-    def release(self, tenant: Tenant) -> None:
-        """The tenant leaves its nodes."""
-        for node, gpus in tenant.cells:
+    def release(self, occupant: Occupant) -> None:
+        """The occupant leaves its nodes."""
+        for node, gpus in occupant.cells:
             self.free[node] += gpus
-        tenant.cells = ()
+        occupant.cells = ()
 
-    def occupy(self, tenant: Tenant, cells: Cells) -> None:
-        """The tenant takes exactly these cells, which are free."""
+    def occupy(self, occupant: Occupant, cells: Cells) -> None:
+        """The occupant takes exactly these cells, which are free."""
         for node, gpus in cells:
             self.free[node] -= gpus
             if self.free[node] < 0:
                 raise AssertionError(f"node {node} would hold {-self.free[node]} GPUs more than it has")
-        tenant.cells = cells
+        occupant.cells = cells
 
     def settle(
-        self, wanted: Sequence[tuple[SomeTenant, int]], residents: Iterable[SomeTenant], on: Sequence[int]
-    ) -> list[SomeTenant]:
-        """Cells for every tenant that has none, at its wanted size, migrating residents where no cell is whole.
+        self, wanted: Sequence[tuple[SomeOccupant, int]], residents: Iterable[SomeOccupant], on: Sequence[int]
+    ) -> list[SomeOccupant]:
+        """Cells for every occupant that has none, at its wanted size, migrating residents where no cell is whole.
 
         `on`: powered nodes, taken before others of the same fill. The migrated residents have their new cells, too; they
         are returned. Raises AssertionError where the sizes do not fit by count, which no policy may ask for.
         """
         evicted = self._evacuate([gpus for _, gpus in wanted], residents)
-        size_of = {id(tenant): gpus for tenant, gpus in wanted}
-        was = {id(tenant): cells for tenant, cells in evicted}
-        queue = [tenant for tenant, _ in wanted] + [tenant for tenant, _ in evicted]
-        queue.sort(key=lambda tenant: (-size_of.get(id(tenant), tenant.gpus), tenant.index))
-        for tenant in queue:
-            cells = self._take(size_of.get(id(tenant), tenant.gpus), was.get(id(tenant), ()), on)
+        size_of = {id(occupant): gpus for occupant, gpus in wanted}
+        was = {id(occupant): cells for occupant, cells in evicted}
+        queue = [occupant for occupant, _ in wanted] + [occupant for occupant, _ in evicted]
+        queue.sort(key=lambda occupant: (-size_of.get(id(occupant), occupant.gpus), occupant.index))
+        for occupant in queue:
+            cells = self._take(size_of.get(id(occupant), occupant.gpus), was.get(id(occupant), ()), on)
             if cells is None:
-                raise AssertionError(f"{size_of.get(id(tenant), tenant.gpus)} GPUs have no cell: free is {self.free}")
-            self.occupy(tenant, cells)
-        return [tenant for tenant, cells in evicted if tenant.cells != cells]
+                raise AssertionError(
+                    f"{size_of.get(id(occupant), occupant.gpus)} GPUs have no cell: free is {self.free}"
+                )
+            self.occupy(occupant, cells)
+        return [occupant for occupant, cells in evicted if occupant.cells != cells]
 
     def settle_in_order(
-        self, wanted: Sequence[tuple[SomeTenant, int]], on: Sequence[int]
-    ) -> tuple[list[SomeTenant], list[SomeTenant]]:
-        """Cells for the tenants in the order given, each after its betters; nobody moves for the sake of a cell.
+        self, wanted: Sequence[tuple[SomeOccupant, int]], on: Sequence[int]
+    ) -> tuple[list[SomeOccupant], list[SomeOccupant]]:
+        """Cells for the occupants in the order given, each after its betters; nobody moves for the sake of a cell.
 
-        A tenant keeps its own cells unless a better one took them. Returns those without a cell, and those that ran and
+        A occupant keeps its own cells unless a better one took them. Returns those without a cell, and those that ran and
         had to go elsewhere.
         """
-        former = {id(tenant): tenant.cells for tenant, gpus in wanted if tenant.cells and tenant.gpus == gpus}
+        former = {id(occupant): occupant.cells for occupant, gpus in wanted if occupant.cells and occupant.gpus == gpus}
         held = list(self.free)  # where nobody that is named sits now
-        for tenant, _ in wanted:
-            self.release(tenant)
-        homeless: list[SomeTenant] = []
-        moved: list[SomeTenant] = []
-        for tenant, gpus in wanted:
-            own = former.get(id(tenant), ())
+        for occupant, _ in wanted:
+            self.release(occupant)
+        homeless: list[SomeOccupant] = []
+        moved: list[SomeOccupant] = []
+        for occupant, gpus in wanted:
+            own = former.get(id(occupant), ())
             if own and all(self.free[node] >= part for node, part in own):
-                self.occupy(tenant, own)
+                self.occupy(occupant, own)
                 continue
             spare = [min(free, unheld) for free, unheld in zip(self.free, held, strict=True)]
             cells = self._take(gpus, (), on, spare) or self._take(gpus, (), on)
             if cells is None:
-                homeless.append(tenant)
+                homeless.append(occupant)
                 continue
             for node, part in cells:
                 held[node] = max(0, held[node] - part)
-            self.occupy(tenant, cells)
+            self.occupy(occupant, cells)
             if own:
-                moved.append(tenant)
+                moved.append(occupant)
         return homeless, moved
 
     def _usable(self, free: Sequence[int]) -> list[int]:
@@ -130,7 +132,7 @@ class Nodes:
             taken.append(node)
         return tuple((node, per_node) for node in sorted(taken))
 
-    def _evacuate(self, sizes: Sequence[int], residents: Iterable[SomeTenant]) -> list[tuple[SomeTenant, Cells]]:
+    def _evacuate(self, sizes: Sequence[int], residents: Iterable[SomeOccupant]) -> list[tuple[SomeOccupant, Cells]]:
         """Free the nodes that yield the lacking cells by moving the fewest residents; who had to go, and from where."""
         top = level_of(self.gpus_per_node)
         room = [sum(free >> level for free in self._usable(self.free)) for level in range(top + 1)]
@@ -138,43 +140,43 @@ class Nodes:
             _demand(room, level_of(min(gpus, self.gpus_per_node)), max(1, gpus // self.gpus_per_node))
         if min(room) >= 0:
             return []
-        within_nodes = [tenant for tenant in residents if len(tenant.cells) == 1]
-        on_node = _by_node(tenant for tenant in within_nodes if tenant.movable)
-        evicted: list[tuple[SomeTenant, Cells]] = []
+        within_nodes = [occupant for occupant in residents if len(occupant.cells) == 1]
+        on_node = _by_node(occupant for occupant in within_nodes if occupant.movable)
+        evicted: list[tuple[SomeOccupant, Cells]] = []
         for level in range(top, -1, -1):
             while room[level] < 0:
                 cheapest = self._cheapest(level, on_node)
                 if cheapest is None:  # then those go that would rather not: what was promised has to fit
-                    on_node = _by_node(tenant for tenant in within_nodes if tenant.cells)
+                    on_node = _by_node(occupant for occupant in within_nodes if occupant.cells)
                     cheapest = self._cheapest(level, on_node)
                 if cheapest is None:
                     raise AssertionError(f"no node can yield a cell of {1 << level} GPUs: free is {self.free}")
                 node, leaving = cheapest
-                for tenant in leaving:
-                    on_node[node].remove(tenant)
+                for occupant in leaving:
+                    on_node[node].remove(occupant)
                     before = self.free[node]
-                    evicted.append((tenant, tenant.cells))
-                    self.release(tenant)
+                    evicted.append((occupant, occupant.cells))
+                    self.release(occupant)
                     for lower in range(top + 1):
                         room[lower] += (self.free[node] >> lower) - (before >> lower)
-                    _demand(room, level_of(tenant.gpus), 1)
+                    _demand(room, level_of(occupant.gpus), 1)
         return evicted
 
-    def _cheapest(self, level: int, on_node: dict[int, list[SomeTenant]]) -> tuple[int, list[SomeTenant]] | None:
-        best: tuple[tuple[int, int, int], list[SomeTenant]] | None = None
+    def _cheapest(self, level: int, on_node: dict[int, list[SomeOccupant]]) -> tuple[int, list[SomeOccupant]] | None:
+        best: tuple[tuple[int, int, int], list[SomeOccupant]] | None = None
         for node, residents in on_node.items():
             leaving = fewest_that_free(residents, (1 << level) - self.free[node] % (1 << level), 1 << level)
             if leaving is not None:
-                key = (len(leaving), sum(tenant.gpus for tenant in leaving), node)
+                key = (len(leaving), sum(occupant.gpus for occupant in leaving), node)
                 if best is None or key < best[0]:
                     best = (key, leaving)
         return None if best is None else (best[0][2], best[1])
 
 
-def _by_node(tenants: Iterable[SomeTenant]) -> dict[int, list[SomeTenant]]:
-    on_node: dict[int, list[SomeTenant]] = {}
-    for tenant in tenants:
-        on_node.setdefault(tenant.cells[0][0], []).append(tenant)
+def _by_node(occupants: Iterable[SomeOccupant]) -> dict[int, list[SomeOccupant]]:
+    on_node: dict[int, list[SomeOccupant]] = {}
+    for occupant in occupants:
+        on_node.setdefault(occupant.cells[0][0], []).append(occupant)
     return on_node
 
 

@@ -15,7 +15,7 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import PlanPlace
@@ -45,8 +45,8 @@ from tests.support.operator_objects import (
 REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 NODES = (("a", 4), ("b", 4))
 DECISION = decision("uid-train", *NODES, watts=312.5, clock=1200)
-RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 2, *NODES), bound=True)
-WAITING = JobStep(Phase.WAITING)
+RUNNING = JobStep(JobPhase.RUNNING, incarnation_view("uid-train", 2, *NODES), bound=True)
+WAITING = JobStep(JobPhase.WAITING)
 BOOKS = JobProgress(
     iterations=250.0,
     iterations_per_second=2.0,
@@ -186,9 +186,9 @@ def test_a_running_job() -> None:
     [
         (RUNNING, True, "True", "LimitsAcknowledged", "the agents of all its nodes have acknowledged the limits"),
         (RUNNING, False, "False", "WaitingForAcknowledgements", "not every agent of its nodes has acknowledged"),
-        (replace(RUNNING, phase=Phase.STARTING), True, "True", "LimitsAcknowledged", "the agents of all its nodes"),
-        (replace(RUNNING, phase=Phase.STARTING, bound=False), False, "False", "NotPlaced", "no GPU"),
-        (JobStep(Phase.COMPLETE, RUNNING.current), False, "False", "NotPlaced", "no GPU"),
+        (replace(RUNNING, phase=JobPhase.STARTING), True, "True", "LimitsAcknowledged", "the agents of all its nodes"),
+        (replace(RUNNING, phase=JobPhase.STARTING, bound=False), False, "False", "NotPlaced", "no GPU"),
+        (JobStep(JobPhase.COMPLETE, RUNNING.current), False, "False", "NotPlaced", "no GPU"),
         (WAITING, False, "False", "NotPlaced", "no GPU"),
     ],
     ids=["running", "waits for an agent", "starting", "not bound", "complete", "waiting"],
@@ -335,20 +335,20 @@ def test_deadline() -> None:
 @pytest.mark.parametrize(
     ("phase", "placed", "ready", "resizing"),
     [
-        (Phase.WAITING, False, False, False),
-        (Phase.STOPPING, False, False, True),
-        (Phase.CREATING, False, False, True),
-        (Phase.GATED, False, False, True),
-        (Phase.STARTING, True, False, False),
-        (Phase.RUNNING, True, True, False),
-        (Phase.COMPLETE, True, False, False),
-        (Phase.FAILED, False, False, False),
+        (JobPhase.WAITING, False, False, False),
+        (JobPhase.STOPPING, False, False, True),
+        (JobPhase.CREATING, False, False, True),
+        (JobPhase.GATED, False, False, True),
+        (JobPhase.STARTING, True, False, False),
+        (JobPhase.RUNNING, True, True, False),
+        (JobPhase.COMPLETE, True, False, False),
+        (JobPhase.FAILED, False, False, False),
     ],
 )
-def test_every_step(phase: Phase, placed: bool, ready: bool, resizing: bool) -> None:
-    bound = phase in (Phase.STARTING, Phase.RUNNING)
-    step = JobStep(phase, None if phase == Phase.WAITING else RUNNING.current, bound=bound)
-    said = conditions(made(job_view(), facts(step=step, granted=phase == Phase.RUNNING)))
+def test_every_step(phase: JobPhase, placed: bool, ready: bool, resizing: bool) -> None:
+    bound = phase in (JobPhase.STARTING, JobPhase.RUNNING)
+    step = JobStep(phase, None if phase == JobPhase.WAITING else RUNNING.current, bound=bound)
+    said = conditions(made(job_view(), facts(step=step, granted=phase == JobPhase.RUNNING)))
     assert said["Placed"]["status"] == str(placed)
     assert said["PodsReady"]["status"] == str(ready)
     assert said["Resizing"]["status"] == str(resizing)
@@ -357,7 +357,7 @@ def test_every_step(phase: Phase, placed: bool, ready: bool, resizing: bool) -> 
 
 @pytest.mark.parametrize("outcome", ["Succeeded", "Failed"])
 def test_the_end(outcome: str) -> None:
-    done = facts(step=JobStep(Phase.COMPLETE, RUNNING.current), outcome=outcome, outcome_message="in so many words")
+    done = facts(step=JobStep(JobPhase.COMPLETE, RUNNING.current), outcome=outcome, outcome_message="in so many words")
     job = after(job_view(), job_status(job_view(), facts()))
     status = made(job, done)
     assert conditions(status)[outcome]["status"] == "True"
@@ -472,8 +472,8 @@ def any_facts(draw: st.DrawFn) -> tuple[EnergyAwareJob, JobFacts]:
     spec["suspend"] = draw(st.booleans())
     if draw(st.booleans()):
         spec["managedBy"] = draw(st.sampled_from(["flyball.dev/operator", "else.where/queue"]))
-    phase = draw(st.sampled_from(list(Phase)))
-    current = None if phase == Phase.WAITING else draw(st.sampled_from([None, RUNNING.current]))
+    phase = draw(st.sampled_from(list(JobPhase)))
+    current = None if phase == JobPhase.WAITING else draw(st.sampled_from([None, RUNNING.current]))
     planned = draw(
         st.none()
         | st.builds(
@@ -567,7 +567,7 @@ def test_a_job_on_thousands_of_nodes_fits_into_what_is_stored(number: int) -> No
 def test_the_reference_lists_the_same_reasons() -> None:
     section = REFERENCE.split("## EnergyAwareJob")[1].split("## PowerCap")[0]
     rows = re.findall(r"^\| (`[A-Z].*?) \| (.*) \|$", section, re.MULTILINE)
-    steps = {str(phase) for phase in Phase}
+    steps = {str(phase) for phase in JobPhase}
     listed: dict[str, set[str]] = {}
     for kinds, reasons in rows:
         words = set(re.findall(r"`([A-Z][A-Za-z]+)`", reasons))

@@ -21,7 +21,7 @@ from flyball_api.energy_aware_job import (
 )
 from flyball_api.power_cap import PowerCapStatus
 from flyball_operator.jobs.plain_jobs import REASONS
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import PlanPlace
@@ -66,7 +66,7 @@ from tests.support.operator_objects import (
 
 A, B = ("a", 4), ("b", 4)
 PLAN = decision("uid-train", A)
-RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, A), bound=True)
+RUNNING = JobStep(JobPhase.RUNNING, incarnation_view("uid-train", 1, A), bound=True)
 
 
 class Life:
@@ -97,9 +97,9 @@ def reasons(said: list[Announcement]) -> list[str]:
 def test_an_ordinary_life() -> None:
     life = Life()
     waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken.")
-    assert life.write(decision=None, step=JobStep(Phase.WAITING)) == []
-    assert life.write(decision=waiting, step=JobStep(Phase.WAITING)) == []
-    (admitted,) = life.write(step=JobStep(Phase.CREATING))
+    assert life.write(decision=None, step=JobStep(JobPhase.WAITING)) == []
+    assert life.write(decision=waiting, step=JobStep(JobPhase.WAITING)) == []
+    (admitted,) = life.write(step=JobStep(JobPhase.CREATING))
     assert admitted == Announcement("Admitted", "4 GPUs on a: because the test says so", "Plan")
     assert life.write() == []
     (resized,) = life.write(decision=decision("uid-train", A, B))
@@ -107,7 +107,7 @@ def test_an_ordinary_life() -> None:
     assert resized.note == "from 4 GPUs on a to 8 GPUs on a, b: because the test says so"
     assert life.write(decision=decision("uid-train", A, B, clock=900)) == []  # a clock is no resize
     assert reasons(life.write(decision=decision("uid-train", B))) == ["Resized"]  # a move is
-    (done,) = life.write(step=JobStep(Phase.COMPLETE, RUNNING.current), outcome="Succeeded", outcome_message="all 0")
+    (done,) = life.write(step=JobStep(JobPhase.COMPLETE, RUNNING.current), outcome="Succeeded", outcome_message="all 0")
     assert done == Announcement("Succeeded", "all 0", "Finish")
 
 
@@ -134,14 +134,14 @@ def test_failures_and_restarts() -> None:
 
 def test_what_keeps_a_job_from_running_is_told_once() -> None:
     life = Life()
-    life.write(step=JobStep(Phase.STARTING))
-    stuck = {"step": JobStep(Phase.STARTING), "obstacle": StartObstacle("Unschedulable", "0/4 nodes are available")}
+    life.write(step=JobStep(JobPhase.STARTING))
+    stuck = {"step": JobStep(JobPhase.STARTING), "obstacle": StartObstacle("Unschedulable", "0/4 nodes are available")}
     (said,) = life.write(**stuck)
     assert said == Announcement("Unschedulable", "0/4 nodes are available", "Start", warning=True)
     pulling = StartObstacle("ImagePullFailed", "no such image")
-    assert reasons(life.write(step=replace(RUNNING, phase=Phase.STARTING), obstacle=pulling)) == ["ImagePullFailed"]
+    assert reasons(life.write(step=replace(RUNNING, phase=JobPhase.STARTING), obstacle=pulling)) == ["ImagePullFailed"]
     back_off = BackOff(NOW, "StartTimedOut", "not running 600 s after its start", 1)
-    (given_back,) = life.write(step=JobStep(Phase.STOPPING), decision=None, back_off=back_off, gives_back=True)
+    (given_back,) = life.write(step=JobStep(JobPhase.STOPPING), decision=None, back_off=back_off, gives_back=True)
     assert (given_back.reason, given_back.warning) == ("StartTimedOut", True)
     assert given_back.note.endswith("the next start is at 2030-06-01T12:00:00Z")
 
@@ -155,7 +155,7 @@ def test_preempted_and_admitted_again() -> None:
     life = Life()
     life.write()
     gone = JobDecision("uid-train", None, Admission.PREEMPTED, "urgent came first")
-    assert life.write(decision=gone, step=JobStep(Phase.STOPPING)) == [
+    assert life.write(decision=gone, step=JobStep(JobPhase.STOPPING)) == [
         Announcement("Preempted", "urgent came first", "Plan")
     ]
     assert reasons(life.write()) == ["Resumed"]
@@ -165,15 +165,15 @@ def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
     life = Life()
     life.write()
     gone = JobDecision("uid-train", None, Admission.WAITING_FOR_POWER, "Cap hall leaves 0 W.")
-    (paused,) = life.write(decision=gone, step=JobStep(Phase.STOPPING))
+    (paused,) = life.write(decision=gone, step=JobStep(JobPhase.STOPPING))
     assert paused == Announcement("Paused", "its 4 GPUs on a are given back: Cap hall leaves 0 W.", "Stop")
-    assert life.write(decision=gone, step=JobStep(Phase.WAITING)) == []
+    assert life.write(decision=gone, step=JobStep(JobPhase.WAITING)) == []
     assert life.write() == [Announcement("Resumed", "4 GPUs on a: because the test says so", "Plan")]
     lost = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "Needs 4 GPUs; 0 are free.")
-    assert reasons(life.write(decision=lost, step=JobStep(Phase.STOPPING))) == ["Paused"], "its node may be gone"
+    assert reasons(life.write(decision=lost, step=JobStep(JobPhase.STOPPING))) == ["Paused"], "its node may be gone"
     assert reasons(life.write()) == ["Resumed"]
     back_off = BackOff(NOW, "PowerBackOff", "so soon after its start", 1)
-    soon = life.write(step=JobStep(Phase.STOPPING), decision=None, back_off=back_off, gives_back=True)
+    soon = life.write(step=JobStep(JobPhase.STOPPING), decision=None, back_off=back_off, gives_back=True)
     assert reasons(soon) == ["Paused"]
 
 
@@ -184,7 +184,7 @@ def test_a_wait_is_told_once_when_it_has_lasted_a_minute() -> None:
 
     def after(seconds: float, decided: JobDecision = waiting) -> list[Announcement]:
         now = NOW + timedelta(seconds=seconds)
-        return life.write(decision=decided, step=JobStep(Phase.WAITING), queue=place, now=now)
+        return life.write(decision=decided, step=JobStep(JobPhase.WAITING), queue=place, now=now)
 
     assert after(0) == after(55) == []
     note = "for more than a minute: all are taken; it is number 2 of 3 that wait"
@@ -199,11 +199,11 @@ def test_a_wait_is_told_once_when_it_has_lasted_a_minute() -> None:
 def test_suspended_whether_it_ran_or_waited() -> None:
     ran, waited = Life(suspend=True), Life(suspend=True)
     waited.status = EnergyAwareJobStatus()
-    assert reasons(waited.write(decision=None, step=JobStep(Phase.WAITING))) == ["Suspended"]
+    assert reasons(waited.write(decision=None, step=JobStep(JobPhase.WAITING))) == ["Suspended"]
     ran.spec = {}
     ran.write()
     ran.spec = {"suspend": True}
-    (suspended,) = ran.write(decision=None, step=JobStep(Phase.STOPPING))
+    (suspended,) = ran.write(decision=None, step=JobStep(JobPhase.STOPPING))
     assert suspended == Announcement("Suspended", "its 4 GPUs on a are given back: spec.suspend is true", "Stop")
     ran.spec = {}
     assert reasons(ran.write()) == ["Resumed"]
@@ -236,7 +236,7 @@ def test_a_deadline_at_risk_and_a_spent_budget() -> None:
 def test_an_invalid_spec() -> None:
     life = Life()
     (refused,) = life.write(
-        refusal=Refusal("InvalidSpec", "spec.containers[0].image: Required value"), step=JobStep(Phase.WAITING)
+        refusal=Refusal("InvalidSpec", "spec.containers[0].image: Required value"), step=JobStep(JobPhase.WAITING)
     )
     assert refused == Announcement(
         "InvalidSpec", "spec.containers[0].image: Required value", "CreatePods", warning=True
@@ -245,7 +245,7 @@ def test_an_invalid_spec() -> None:
 
 def test_an_unknown_gpu_resource() -> None:
     refusal = Refusal("UnknownGpuResource", "spec.gpus.resourceName x/gpu is none of ...")
-    (refused,) = Life().write(refusal=refusal, decision=None, step=JobStep(Phase.WAITING))
+    (refused,) = Life().write(refusal=refusal, decision=None, step=JobStep(JobPhase.WAITING))
     assert refused == Announcement("UnknownGpuResource", refusal.message, "Plan", warning=True)
 
 

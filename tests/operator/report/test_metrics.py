@@ -18,7 +18,7 @@ from flyball_api.power_cap import read_power_cap
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
 from flyball_operator.cluster.outcome import Outcome
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import JobQueue
@@ -157,7 +157,7 @@ def kept(
         "iterations": 250.0, "iterations_per_second": 2.5, "settled_millijoules": 1_500_000,
         "open_millijoules": {"1/n1": 500}, "watts": 1900.0, "clock_megahertz": 1200,
     }  # fmt: skip
-    step = JobStep(Phase.RUNNING if running else Phase.WAITING, current if running else None)
+    step = JobStep(JobPhase.RUNNING if running else JobPhase.WAITING, current if running else None)
     return LiveJob(view, JobMemory(JobProgress(**told | progress), None, running), step, ())
 
 

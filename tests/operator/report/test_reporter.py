@@ -10,7 +10,7 @@ import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
@@ -184,7 +184,7 @@ async def test_a_cap_that_cannot_be_read_is_told_to_be_unknown_once() -> None:
 async def test_jobs_are_told_with_their_events() -> None:
     executor, events = RecordingWrites(), RecordingEvents()
     reporter = Reporter(executor, events)
-    step = JobStep(Phase.RUNNING)
+    step = JobStep(JobPhase.RUNNING)
     facts = JobFacts(JobProgress(), step, decision("uid-train", ("a", 4)), 1, True, 0, NOW)
     job = job_view()
     live = LiveJob(job, JobMemory(JobProgress(), None, True), step, ())
@@ -231,7 +231,7 @@ async def test_without_a_recorder_statuses_are_written_all_the_same() -> None:
     reporter = Reporter(writes)
     reporter.announce_nodes(nodes("ready"))
     reporter.announce_nodes(nodes("unresponsive"))  # an Event where there is a recorder
-    job, step = job_view(), JobStep(Phase.RUNNING)
+    job, step = job_view(), JobStep(JobPhase.RUNNING)
     status = job_status(job, JobFacts(JobProgress(), step, decision("uid-train", ("a", 4)), 1, True, 0, NOW))
     result = await reporter.write_job(LiveJob(job, JobMemory(JobProgress(), None, True), step, ()), status)
     assert (result, writes.jobs) == (DONE, [status])

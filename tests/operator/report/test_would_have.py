@@ -17,7 +17,7 @@ from flyball_api.workloads import IncarnationView
 from flyball_api.writing import to_json
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.runs.consumption import Consumption
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.marks import Mark, Use
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
@@ -183,7 +183,7 @@ class Day:
 
     def _account(self, reports: Mapping[str, tuple[IncarnationView, PodReport]]) -> None:
         live = [
-            LiveJob(job.view, self._memory(job), JobStep(Phase.RUNNING, reports[job.view.uid][0]), ())
+            LiveJob(job.view, self._memory(job), JobStep(JobPhase.RUNNING, reports[job.view.uid][0]), ())
             for job in self.jobs
         ]
         observed = comparisons(live, self.decisions, NODES, self.learner, everything=False)
@@ -299,7 +299,7 @@ class Asked:
 
 def live(view: EnergyAwareJob, *nodes: tuple[str, int], clock: int = 1400, running: bool = True) -> LiveJob:
     memory = JobMemory(JobProgress(clock_megahertz=clock), None, running=running)
-    return LiveJob(view, memory, JobStep(Phase.RUNNING, incarnation_view(view.uid, 1, *nodes)), ())
+    return LiveJob(view, memory, JobStep(JobPhase.RUNNING, incarnation_view(view.uid, 1, *nodes)), ())
 
 
 OBSERVED = replace(job_view(), observed=True)

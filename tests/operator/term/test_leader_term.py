@@ -18,7 +18,7 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase, StopIncarnation
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep, StopIncarnation
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import recorded_progress
 from flyball_operator.jobs.status_lanes import Lane
@@ -449,7 +449,7 @@ async def test_a_clock_is_tried_by_the_grant_alone_and_the_job_says_so(permille:
     bench.views, bench.incarnations = {view.uid: view}, {view.uid: [incarnation]}
     bench.pods = [running_pod("p", "a", uid=view.uid, gpus=8)]
     memory = JobMemory(recorded_progress(view), planned.allocation, running=True)
-    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(Phase.RUNNING, incarnation), bench.pods)}
+    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(JobPhase.RUNNING, incarnation), bench.pods)}
     bench.term._plans._decisions, bench.term._plans._any_taken = {view.uid: planned}, True
     bench.learner.known = Profile(
         ProfileKey(view.namespace, view.profile_key, A100), {Point(8, 1, 8, 1410): Summary(9, 1.0, 0.0, 2e3, 0.0, NOW)}
@@ -484,7 +484,7 @@ async def test_a_limit_is_tried_by_the_grant_alone_and_by_nobody_who_only_observ
     bench.views, bench.incarnations = {view.uid: view}, {view.uid: [incarnation]}
     bench.pods = [running_pod("p", "a", uid=view.uid, gpus=8)]
     memory = JobMemory(recorded_progress(view), planned.allocation, running=True)
-    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(Phase.RUNNING, incarnation), bench.pods)}
+    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(JobPhase.RUNNING, incarnation), bench.pods)}
     bench.term._plans._decisions, bench.term._plans._any_taken = {view.uid: planned}, True
     standing = grant(2_400_000, jobs=(job_grant("uid-train", 300_000, 8, pod="p"),))
     bench.gpu_nodes["a"] = read_gpu_node(raw_gpu_node("a", standing, limits=2_400_000))

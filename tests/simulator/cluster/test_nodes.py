@@ -10,30 +10,30 @@ from hypothesis import strategies as st
 
 
 @dataclass(eq=False)
-class Tenant:
+class Occupant:
     index: int
     gpus: int
     movable: bool = True
     cells: Cells = ()
 
 
-def seated(nodes: Nodes, index: int, *cells: tuple[int, int], movable: bool = True) -> Tenant:
-    tenant = Tenant(index, sum(gpus for _, gpus in cells), movable)
-    nodes.occupy(tenant, cells)
-    return tenant
+def seated(nodes: Nodes, index: int, *cells: tuple[int, int], movable: bool = True) -> Occupant:
+    occupant = Occupant(index, sum(gpus for _, gpus in cells), movable)
+    nodes.occupy(occupant, cells)
+    return occupant
 
 
 def test_the_smallest_cell_that_holds_a_job_is_taken() -> None:
     nodes = Nodes(3, 8)
     resident = seated(nodes, 0, (1, 6))
-    newcomer = Tenant(1, 0)
+    newcomer = Occupant(1, 0)
     assert nodes.settle([(newcomer, 2)], [resident], ()) == []
     assert newcomer.cells == ((1, 2),)
 
 
 def test_powered_nodes_come_before_others() -> None:
     nodes = Nodes(3, 8)
-    newcomer = Tenant(0, 0)
+    newcomer = Occupant(0, 0)
     nodes.settle([(newcomer, 8)], [], (2,))
     assert newcomer.cells == ((2, 8),)
 
@@ -41,7 +41,7 @@ def test_powered_nodes_come_before_others() -> None:
 def test_the_fewest_residents_move_for_a_whole_node() -> None:
     nodes = Nodes(2, 8)
     residents = [seated(nodes, 0, (0, 2)), seated(nodes, 1, (0, 2)), seated(nodes, 2, (1, 4))]
-    newcomer = Tenant(3, 0)
+    newcomer = Occupant(3, 0)
     moved = nodes.settle([(newcomer, 8)], residents, ())
     assert moved == [residents[2]]
     assert newcomer.cells == ((1, 8),)
@@ -51,7 +51,7 @@ def test_the_fewest_residents_move_for_a_whole_node() -> None:
 def test_who_may_not_move_moves_last() -> None:
     nodes = Nodes(2, 8)
     residents = [seated(nodes, 0, (0, 4), movable=False), seated(nodes, 1, (1, 2)), seated(nodes, 2, (1, 2))]
-    newcomer = Tenant(3, 0)
+    newcomer = Occupant(3, 0)
     moved = nodes.settle([(newcomer, 8)], residents, ())
     assert moved == residents[1:]
 
@@ -59,7 +59,7 @@ def test_who_may_not_move_moves_last() -> None:
 def test_a_job_larger_than_a_node_takes_whole_ones() -> None:
     nodes = Nodes(3, 8)
     seated(nodes, 0, (0, 1), movable=False)
-    newcomer = Tenant(1, 0)
+    newcomer = Occupant(1, 0)
     nodes.settle([(newcomer, 16)], [], ())
     assert newcomer.cells == ((1, 8), (2, 8))
 
@@ -67,7 +67,7 @@ def test_a_job_larger_than_a_node_takes_whole_ones() -> None:
 def test_in_order_of_importance_nobody_moves_for_a_cell_but_lesser_jobs_make_room() -> None:
     nodes = Nodes(2, 8)
     small = [seated(nodes, 0, (0, 4)), seated(nodes, 1, (1, 4))]
-    large = Tenant(2, 0)
+    large = Occupant(2, 0)
     homeless, moved = nodes.settle_in_order([(small[0], 4), (small[1], 4), (large, 8)], ())
     assert (homeless, moved) == ([large], [])  # by count it fits; there is no cell, and nobody moves
     homeless, moved = nodes.settle_in_order([(large, 8), (small[0], 4), (small[1], 4)], ())
@@ -79,24 +79,24 @@ def test_in_order_of_importance_nobody_moves_for_a_cell_but_lesser_jobs_make_roo
 @given(data=st.data())
 def test_whatever_adds_up_has_cells(data: st.DataObject) -> None:
     nodes = Nodes(data.draw(st.integers(1, 4)), 8)
-    tenants: list[Tenant] = []
+    occupants: list[Occupant] = []
     for step in range(data.draw(st.integers(1, 12))):
         free = sum(nodes.free)
         sizes = [size for size in (1, 2, 4, 8, 16) if size <= free]
-        if tenants and (not sizes or data.draw(st.booleans())):
-            leaving = tenants.pop(data.draw(st.integers(0, len(tenants) - 1)))
+        if occupants and (not sizes or data.draw(st.booleans())):
+            leaving = occupants.pop(data.draw(st.integers(0, len(occupants) - 1)))
             nodes.release(leaving)
         else:
-            newcomer = Tenant(step, 0)
+            newcomer = Occupant(step, 0)
             size = data.draw(st.sampled_from(sizes))
-            nodes.settle([(newcomer, size)], tenants, ())
+            nodes.settle([(newcomer, size)], occupants, ())
             newcomer.gpus = size
-            tenants.append(newcomer)
+            occupants.append(newcomer)
         held = [0] * nodes.count
-        for tenant in tenants:
-            assert sum(gpus for _, gpus in tenant.cells) == tenant.gpus
-            assert len({node for node, _ in tenant.cells}) == len(tenant.cells)
-            for node, gpus in tenant.cells:
+        for occupant in occupants:
+            assert sum(gpus for _, gpus in occupant.cells) == occupant.gpus
+            assert len({node for node, _ in occupant.cells}) == len(occupant.cells)
+            for node, gpus in occupant.cells:
                 held[node] += gpus
         assert [8 - count for count in held] == nodes.free
         assert min(nodes.free) >= 0

@@ -22,7 +22,7 @@ from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.jobs.runs.endings import Ending, Evidence, gathered, judged
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job stands on the way."""
 
     WAITING = "Waiting"
@@ -84,7 +84,7 @@ class JobStep:
     `bound`: every pod of it is on its node. `ending` says how one came to its end that has failed.
     """
 
-    phase: Phase
+    phase: JobPhase
     current: IncarnationView | None = None
     actions: tuple[Action, ...] = ()
     gates: OpenGates | None = None
@@ -122,28 +122,28 @@ def next_step(
     if current is None:
         left_behind = tuple(pod for pod in pods if not pod.controller_uid and not pod.deleting)
         if left_behind:
-            return JobStep(Phase.STOPPING, None, (RemovePods(left_behind),))
+            return JobStep(JobPhase.STOPPING, None, (RemovePods(left_behind),))
         if holding or any(item.deleting for item in incarnations):
-            return JobStep(Phase.STOPPING)
+            return JobStep(JobPhase.STOPPING)
         if desired is None:
-            return JobStep(Phase.WAITING)
+            return JobStep(JobPhase.WAITING)
         # A number under which a pod ran is never used twice, whatever was lost: energy is booked under it.
         number = max(
             [last_incarnation, *(item.incarnation for item in incarnations), *(pod.incarnation for pod in pods)]
         )
-        return JobStep(Phase.CREATING, None, (CreateIncarnation(job_uid, number + 1, desired),))
+        return JobStep(JobPhase.CREATING, None, (CreateIncarnation(job_uid, number + 1, desired),))
 
     own = [pod for pod in pods if pod.incarnation == current.incarnation]
     if current.complete:
-        return JobStep(Phase.COMPLETE, current, stops)
+        return JobStep(JobPhase.COMPLETE, current, stops)
     if current.failed:
         if any(not pod.finished for pod in own):
             # The Job's controller ends the other ranks; only then is it known how each of them ended.
-            return JobStep(Phase.STOPPING, current, stops)
+            return JobStep(JobPhase.STOPPING, current, stops)
         ending = judged(gathered(evidence or Evidence(), current, own), current)
-        return JobStep(Phase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
+        return JobStep(JobPhase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
     if desired is None or desired != current.nodes:
-        return JobStep(Phase.STOPPING, current, (*stops, StopIncarnation(current, stop_reason)))
+        return JobStep(JobPhase.STOPPING, current, (*stops, StopIncarnation(current, stop_reason)))
 
     named = current.name in services  # gates of ranks that cannot find each other stay closed
     stops = stops if named else (*stops, CreateService(current))
@@ -151,7 +151,7 @@ def next_step(
     gated = [pod for pod in present if pod.gated]
     done = sum(pod.phase == "Succeeded" for pod in own)
     if len(present) + done < len(current.nodes):
-        return JobStep(Phase.CREATING, current, stops)
+        return JobStep(JobPhase.CREATING, current, stops)
     if gated:
         placed = [(pod, node) for pod in gated if (node := current.node_of(pod)) is not None]
         # A rank without a node would never start, and the others would hold their GPUs for nothing.
@@ -159,8 +159,8 @@ def next_step(
         recorded = last_incarnation if recorded_incarnation is None else recorded_incarnation
         ready = len(placed) == len(gated) and current.incarnation <= recorded and named
         gates = OpenGates(tuple(placed)) if ready else None
-        return JobStep(Phase.GATED, current, stops, gates)
+        return JobStep(JobPhase.GATED, current, stops, gates)
     bound = all(pod.node for pod in present)
     if all(pod.ready for pod in present):
-        return JobStep(Phase.RUNNING, current, stops, bound=bound)
-    return JobStep(Phase.STARTING, current, stops, bound=bound)
+        return JobStep(JobPhase.RUNNING, current, stops, bound=bound)
+    return JobStep(JobPhase.STARTING, current, stops, bound=bound)

@@ -15,7 +15,7 @@ from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.jobs.runs.endings import Ending, Evidence, gathered
-from flyball_operator.jobs.runs.lifecycle import Action, CreateIncarnation, JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import Action, CreateIncarnation, JobPhase, JobStep
 from flyball_operator.jobs.starts.obstacles import NO_NODES, NodeLoss, StartObstacle, refused_action, start_obstacle
 from flyball_operator.jobs.starts.pauses import (
     DISRUPTED,
@@ -153,9 +153,9 @@ class Attempts:
         `lost_nodes` are nodes from whose kubelets nobody hears. `wanted`: the plan gives the job GPUs. `elapsed_seconds` is
         the time since the last call.
         """
-        if step.phase == Phase.FAILED and step.current is not None and step.ending is not None:
+        if step.phase == JobPhase.FAILED and step.current is not None and step.ending is not None:
             self._judge(job, step.current, step.ending, now, monotonic)
-        if step.phase == Phase.RUNNING and step.current is not None:
+        if step.phase == JobPhase.RUNNING and step.current is not None:
             self._runs(job, step.current.incarnation, monotonic)
         seen = start_obstacle(step, pods, pods_refused, lost_nodes)
         if seen is None or self._obstacle is None or seen.reason != self._obstacle.reason:
@@ -163,7 +163,7 @@ class Attempts:
         self._obstacle = seen
         if not wanted:
             self._refused.pop(CreateIncarnation, None)
-        if not wanted or step.phase in (Phase.STOPPING, Phase.WAITING, Phase.FAILED, Phase.COMPLETE):
+        if not wanted or step.phase in (JobPhase.STOPPING, JobPhase.WAITING, JobPhase.FAILED, JobPhase.COMPLETE):
             self._starting_seconds = 0.0
         elif self._is_starting(step):
             self._starting_seconds += elapsed_seconds
@@ -174,8 +174,8 @@ class Attempts:
         """Whether the time counts against the start: not while its gates wait for watts, nor once all ranks have run."""
         if step.current is not None and step.current.incarnation == self._ran_incarnation:
             return False
-        held = step.phase == Phase.GATED and bool(self._refused)
-        return held or step.phase in (Phase.CREATING, Phase.STARTING)
+        held = step.phase == JobPhase.GATED and bool(self._refused)
+        return held or step.phase in (JobPhase.CREATING, JobPhase.STARTING)
 
     def startup_timeout_seconds(self, job: EnergyAwareJob) -> float:
         return float(job.spec.startup_timeout_seconds or self.rules.startup_timeout_seconds)

@@ -13,9 +13,9 @@ from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateIncarnation,
     CreateService,
+    JobPhase,
     JobStep,
     OpenGates,
-    Phase,
     RemovePods,
     StopIncarnation,
 )
@@ -108,7 +108,7 @@ def start_obstacle(
     `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none), and
     `lost_nodes` the nodes from whose kubelets nobody hears.
     """
-    if step.phase in (Phase.STOPPING, Phase.STARTING, Phase.RUNNING):
+    if step.phase in (JobPhase.STOPPING, JobPhase.STARTING, JobPhase.RUNNING):
         # Ready as its kubelet said last: nobody knows whether such a pod runs.
         lost = [pod for pod in pods if pod.node in lost_nodes and not pod.finished]
         if lost:
@@ -116,9 +116,9 @@ def start_obstacle(
             return _on_lost_node(first, len(lost) - 1, lost_nodes[first.node])
     if step.current is None:
         return None
-    if step.phase == Phase.CREATING:
+    if step.phase == JobPhase.CREATING:
         return StartObstacle(_reason(pods_refused, "PodsRefused"), pods_refused) if pods_refused else None
-    if step.phase != Phase.STARTING:
+    if step.phase != JobPhase.STARTING:
         return None
     own = [
         pod

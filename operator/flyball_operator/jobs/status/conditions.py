@@ -10,7 +10,7 @@ from flyball_api.times import format_time
 from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.runs.cost import costs_too_much
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.runs.memory import stopped_for_energy
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
@@ -18,24 +18,24 @@ from flyball_operator.jobs.status.reasons import RUNNING_STATES
 
 # What a step says of the job's pods, where nothing keeps them from going on.
 _STEP_WORDS = {
-    Phase.WAITING: "it has no pods, and none are to be made now",
-    Phase.STOPPING: "its pods are told to end; the next step comes when they have",
-    Phase.CREATING: "its pods are being made",
-    Phase.GATED: "its pods are made, and wait for their GPUs and watts",
-    Phase.STARTING: "its pods may start, and not all of them run yet",
-    Phase.RUNNING: "its pods stand as planned",
-    Phase.COMPLETE: "all of its pods have ended well",
-    Phase.FAILED: "one of its pods has failed, and all have ended",
+    JobPhase.WAITING: "it has no pods, and none are to be made now",
+    JobPhase.STOPPING: "its pods are told to end; the next step comes when they have",
+    JobPhase.CREATING: "its pods are being made",
+    JobPhase.GATED: "its pods are made, and wait for their GPUs and watts",
+    JobPhase.STARTING: "its pods may start, and not all of them run yet",
+    JobPhase.RUNNING: "its pods stand as planned",
+    JobPhase.COMPLETE: "all of its pods have ended well",
+    JobPhase.FAILED: "one of its pods has failed, and all have ended",
 }
 
 
 def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -> list[Condition]:
     """All conditions of the job, Admitted first; `projected` is its energy at the end in kilojoules, None where unknown."""
     step, decision = facts.step, facts.decision
-    placed = step.bound or step.phase == Phase.COMPLETE
+    placed = step.bound or step.phase == JobPhase.COMPLETE
     ready = facts.runs
     wants = decision is not None and decision.allocation is not None
-    resizing = step.phase == Phase.STOPPING or (wants and step.phase in (Phase.CREATING, Phase.GATED))
+    resizing = step.phase == JobPhase.STOPPING or (wants and step.phase in (JobPhase.CREATING, JobPhase.GATED))
     budget = job.spec.energy.budget_kilojoules
     if budget is None:
         healthy: Condition = Condition("BudgetHealthy", True, "NoBudget", "no energy budget is set")
@@ -86,7 +86,7 @@ def state_of(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) 
     if facts.outcome:
         return facts.outcome
     admitted = conditions[0]
-    if facts.step.phase == Phase.STOPPING:
+    if facts.step.phase == JobPhase.STOPPING:
         if facts.on_lost_node:
             return "NodeLost"
         return "Stopping" if not admitted.status else "Resizing"
@@ -155,7 +155,7 @@ def _next_start(back_off: BackOff) -> str:
 def _on_the_way(facts: JobFacts, kind: str, *, holds: bool, done: str, words: str) -> Condition:
     """Placed or PodsReady: what is observed of it, or what keeps it from coming true."""
     if holds:
-        ended = facts.step.phase == Phase.COMPLETE
+        ended = facts.step.phase == JobPhase.COMPLETE
         return Condition(kind, True, done, _STEP_WORDS[facts.step.phase] if ended else words)
     obstacle, back_off = facts.obstacle, facts.back_off
     if obstacle is not None and obstacle.before_placement == (kind == "Placed"):

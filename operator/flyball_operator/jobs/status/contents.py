@@ -23,7 +23,7 @@ from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
 
 from flyball_operator.jobs.runs.cost import run_cost_joules
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
 from flyball_operator.jobs.status.facts import JobFacts
@@ -170,7 +170,7 @@ def _allocation(job: EnergyAwareJob, facts: JobFacts) -> JobAllocation | None:
 def _applied(facts: JobFacts) -> JobAllocation | None:
     """What the job's pods hold; None unless all of them run."""
     current = facts.step.current
-    if current is None or facts.step.phase != Phase.RUNNING:
+    if current is None or facts.step.phase != JobPhase.RUNNING:
         return None
     return JobAllocation(
         gpus=current.gpus,

@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import BackOff, IncarnationFailure, MeasuredPl
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import PlanPlace
@@ -70,7 +70,7 @@ class JobFacts:
     @property
     def runs(self) -> bool:
         """Whether all of its pods are known to run now."""
-        return self.step.phase == Phase.RUNNING and not self.on_lost_node
+        return self.step.phase == JobPhase.RUNNING and not self.on_lost_node
 
     @property
     def measured(self) -> tuple[object, ...]:

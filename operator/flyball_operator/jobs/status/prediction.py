@@ -6,7 +6,7 @@ from flyball_api.energy_aware_job import MAX_ERROR_PERMILLE, Prediction
 from flyball_api.workloads import IncarnationView
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
@@ -28,7 +28,7 @@ def as_planned(
 def prediction_of(facts: JobFacts) -> Prediction | None:
     """Predicted against measured; None while there is nothing to compare."""
     progress, current = facts.progress, facts.step.current
-    found = as_planned(progress, current, facts.decision) if facts.step.phase == Phase.RUNNING else None
+    found = as_planned(progress, current, facts.decision) if facts.step.phase == JobPhase.RUNNING else None
     if found is None or current is None or progress.iterations_per_second <= 0:
         return None
     seconds, watts = found.predicted_iteration_seconds, found.predicted_gpu_watts * current.gpus

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flyball_planner.snapshot import Admission
 
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.starts.pauses import BACK_OFF_REASONS
 
-_STEPS = frozenset(str(phase) for phase in Phase)
+_STEPS = frozenset(str(phase) for phase in JobPhase)
 # The states of a job all of whose ranks run.
 RUNNING_STATES = ("Running", "DeadlineAtRisk")
 # The reasons of Admitted under which a job waits for its turn, with nothing for anybody to mend.

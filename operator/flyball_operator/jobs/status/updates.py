@@ -14,7 +14,7 @@ from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.jobs.frontier import LargestNode, tradeoff
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.power.nodes.info import NodeInfo
@@ -105,7 +105,7 @@ class StatusUpdates:
     @staticmethod
     def has_news(facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
         """Whether figures that are due can be others than before: those of a running job come with its agents' reports."""
-        running = facts.step.phase == Phase.RUNNING
+        running = facts.step.phase == JobPhase.RUNNING
         old = monotonic - history.looked_at >= SIGN_OF_LIFE_SECONDS
         return not running or old or facts.measured != history.measured
 
@@ -126,7 +126,7 @@ class StatusUpdates:
         history.power, history.power_changed_at = _power_facts(facts), None
         if due or first:
             history.looked_at = monotonic
-        if facts.pace_band is None and facts.step.phase == Phase.RUNNING and nodes:
+        if facts.pace_band is None and facts.step.phase == JobPhase.RUNNING and nodes:
             facts = replace(facts, pace_band=self._pace_band(job, facts, nodes))
         status = job_status(job, facts)
         before = msgspec.structs.replace(job.status, tradeoff=None)

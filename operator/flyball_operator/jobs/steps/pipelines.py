@@ -16,7 +16,7 @@ from flyball_operator.jobs.pipeline_plans import (
     plan_to_make,
 )
 from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, PointChange, point_change
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.steps.record import JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
 
@@ -30,7 +30,7 @@ def take_point_changes(pipelines: Pipelines, now: datetime, monotonic: float) ->
         current, granted = job.step.current, job.memory.current
         if current is None or monotonic < record.point_due_at:
             continue
-        if job.step.phase not in (Phase.STARTING, Phase.RUNNING):
+        if job.step.phase not in (JobPhase.STARTING, JobPhase.RUNNING):
             continue
         clock = None if granted is None else granted.clock_megahertz
         point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)

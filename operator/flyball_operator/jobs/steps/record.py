@@ -15,7 +15,7 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.jobs.feasibility.fitting import Fit
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.preemption import preempted_for
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress, ProgressReader, recorded_progress
 from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
@@ -128,7 +128,7 @@ class JobRecord:
         the time or from the nodes."""
         spec = live.view.spec
         budget_known = spec.energy.budget_kilojoules is None or self.budget_checked[0] == live.view.generation
-        rests = live.step.phase == Phase.WAITING and self.attempts.at_rest and self.progress.at_rest
+        rests = live.step.phase == JobPhase.WAITING and self.attempts.at_rest and self.progress.at_rest
         timeless = spec.flexible_until is None and spec.recurrence is None and budget_known
         keep = untouched and rests and timeless
         self.waited = Waited(live, decision, fit, self.invalid) if keep else None
@@ -142,7 +142,7 @@ class JobRecord:
         monotonic: float,
     ) -> None:
         """Bring the progress up to date: by the `(node, report)` of its pods, else by what the plan's model says."""
-        running = step.phase == Phase.RUNNING and step.current is not None
+        running = step.phase == JobPhase.RUNNING and step.current is not None
         rate = 0.0
         if running and decision is not None and decision.predicted_iteration_seconds > 0:
             rate = 1.0 / decision.predicted_iteration_seconds

@@ -15,7 +15,7 @@ from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.runs.memory import wants_gpus
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
@@ -159,7 +159,7 @@ class JobStatuses:
         Nothing has to be worked out for such a job: there may be ten thousand.
         """
         view, attempts = job.view, record.attempts
-        if job.step.phase != Phase.WAITING or job.pods or attempts.pause is not None:
+        if job.step.phase != JobPhase.WAITING or job.pods or attempts.pause is not None:
             record.idle = None
             return False
         before, decision = record.idle, cycle.decisions.get(view.uid)
@@ -246,5 +246,5 @@ def _lane(facts: JobFacts) -> Lane:
         # Where thousands come at once, most are planned before it is their turn to be told that they will be.
         return Lane.FIGURES
     placed = facts.decision is not None and facts.decision.allocation is not None
-    idle = facts.step.phase == Phase.WAITING and not placed and not facts.outcome
+    idle = facts.step.phase == JobPhase.WAITING and not placed and not facts.outcome
     return Lane.WAITING if idle else Lane.NEWS

@@ -11,8 +11,8 @@ from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateIncarnation,
     CreateService,
+    JobPhase,
     JobStep,
-    Phase,
     RemovePods,
     StopIncarnation,
     next_step,
@@ -73,7 +73,7 @@ class State:
     """What stands, and what should follow."""
 
     what: str
-    phase: Phase
+    phase: JobPhase
     actions: tuple[type[Action], ...] = ()
     desired: tuple[tuple[str, int], ...] | None = (A, B)
     incarnations: Sequence[IncarnationView] = ()
@@ -89,36 +89,36 @@ FAILED = incarnation(condition="Failed", message="Job has reached the specified 
 
 STATES = [
     # Nothing stands.
-    State("no GPUs for it", Phase.WAITING, desired=None),
-    State("its first start", Phase.CREATING, (CreateIncarnation,)),
-    State("a restart", Phase.CREATING, (CreateIncarnation,), last=4),
-    State("old pods still hold GPUs", Phase.STOPPING, pods=[running(0, deleting=True)]),
-    State("and nothing is planned", Phase.STOPPING, desired=None, pods=[running(0, deleting=True)]),
-    State("the old Job is on its way out", Phase.STOPPING, incarnations=[incarnation(deleting=True)]),
-    State("finished pods hold nothing", Phase.CREATING, (CreateIncarnation,), pods=[ended(0, "Succeeded")]),
+    State("no GPUs for it", JobPhase.WAITING, desired=None),
+    State("its first start", JobPhase.CREATING, (CreateIncarnation,)),
+    State("a restart", JobPhase.CREATING, (CreateIncarnation,), last=4),
+    State("old pods still hold GPUs", JobPhase.STOPPING, pods=[running(0, deleting=True)]),
+    State("and nothing is planned", JobPhase.STOPPING, desired=None, pods=[running(0, deleting=True)]),
+    State("the old Job is on its way out", JobPhase.STOPPING, incarnations=[incarnation(deleting=True)]),
+    State("finished pods hold nothing", JobPhase.CREATING, (CreateIncarnation,), pods=[ended(0, "Succeeded")]),
     State(
         "a deletion of its Job has left its pods behind",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         (RemovePods,),
         pods=[left_behind(0), running(1, deleting=True)],
     ),
-    State("and they have ended, and nothing is planned", Phase.STOPPING, (RemovePods,), None, pods=[left_behind(0)]),
-    State("and they leave", Phase.STOPPING, pods=[left_behind(0, deleting=True)]),
+    State("and they have ended, and nothing is planned", JobPhase.STOPPING, (RemovePods,), None, pods=[left_behind(0)]),
+    State("and they leave", JobPhase.STOPPING, pods=[left_behind(0, deleting=True)]),
     # On its way up.
-    State("no pods yet", Phase.CREATING, incarnations=[incarnation()]),
-    State("one pod of two", Phase.CREATING, incarnations=[incarnation()], pods=[gated(0)]),
+    State("no pods yet", JobPhase.CREATING, incarnations=[incarnation()]),
+    State("one pod of two", JobPhase.CREATING, incarnations=[incarnation()], pods=[gated(0)]),
     State(
         "all pods wait for their watts",
-        Phase.GATED,
+        JobPhase.GATED,
         incarnations=[incarnation()],
         pods=[gated(0), gated(1)],
         gates=ALL,
         last=1,
     ),
-    State("its number is not recorded", Phase.GATED, incarnations=[incarnation()], pods=[gated(0), gated(1)]),
+    State("its number is not recorded", JobPhase.GATED, incarnations=[incarnation()], pods=[gated(0), gated(1)]),
     State(
         "one gate was opened before a crash",
-        Phase.GATED,
+        JobPhase.GATED,
         incarnations=[incarnation()],
         pods=[running(0), gated(1)],
         gates=frozenset(["p1"]),
@@ -126,24 +126,24 @@ STATES = [
     ),
     State(
         "a rank outside the incarnation never starts",
-        Phase.GATED,
+        JobPhase.GATED,
         incarnations=[incarnation()],
         pods=[gated(0), gated(5)],
         last=1,
     ),
-    State("gates open", Phase.STARTING, incarnations=[incarnation()], pods=[running(0), running(1, ready=False)]),
-    State("all ready", Phase.RUNNING, incarnations=[incarnation()], pods=[running(0), running(1)]),
-    State("one rank is done", Phase.RUNNING, incarnations=[incarnation()], pods=[ended(0, "Succeeded"), running(1)]),
+    State("gates open", JobPhase.STARTING, incarnations=[incarnation()], pods=[running(0), running(1, ready=False)]),
+    State("all ready", JobPhase.RUNNING, incarnations=[incarnation()], pods=[running(0), running(1)]),
+    State("one rank is done", JobPhase.RUNNING, incarnations=[incarnation()], pods=[ended(0, "Succeeded"), running(1)]),
     # A pod replaced by the Job's controller.
     State(
         "a pod is leaving, its successor has yet to come",
-        Phase.CREATING,
+        JobPhase.CREATING,
         incarnations=[incarnation()],
         pods=[running(0), running(1, deleting=True)],
     ),
     State(
         "its successor waits for the watts",
-        Phase.GATED,
+        JobPhase.GATED,
         incarnations=[incarnation()],
         pods=[running(0), running(1, deleting=True), gated(1, name="p1-again")],
         gates=frozenset(["p1-again"]),
@@ -152,7 +152,7 @@ STATES = [
     # Elsewhere, or nowhere.
     State(
         "it is to move",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         (StopIncarnation,),
         desired=(B, ("c", 4)),
         incarnations=[incarnation()],
@@ -160,7 +160,7 @@ STATES = [
     ),
     State(
         "the ranks are to change places",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         (StopIncarnation,),
         desired=(B, A),
         incarnations=[incarnation()],
@@ -168,7 +168,7 @@ STATES = [
     ),
     State(
         "it is to pause",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         (StopIncarnation,),
         desired=None,
         incarnations=[incarnation()],
@@ -176,20 +176,23 @@ STATES = [
     ),
     State(
         "it is to move before it has started",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         (StopIncarnation,),
         desired=(B,),
         incarnations=[incarnation()],
         pods=[gated(0), gated(1)],
     ),
     # The end.
-    State("complete", Phase.COMPLETE, incarnations=[incarnation(condition="Complete")]),
+    State("complete", JobPhase.COMPLETE, incarnations=[incarnation(condition="Complete")]),
     State(
-        "complete, and paused", Phase.COMPLETE, desired=None, incarnations=[incarnation(condition="SuccessCriteriaMet")]
+        "complete, and paused",
+        JobPhase.COMPLETE,
+        desired=None,
+        incarnations=[incarnation(condition="SuccessCriteriaMet")],
     ),
     State(
         "a crash",
-        Phase.FAILED,
+        JobPhase.FAILED,
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", 1), ended(1, "Failed", 143)],
@@ -197,7 +200,7 @@ STATES = [
     ),
     State(
         "out of memory",
-        Phase.FAILED,
+        JobPhase.FAILED,
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", 137)],
@@ -205,14 +208,14 @@ STATES = [
     ),
     State(
         "a pod that could not even start",
-        Phase.FAILED,
+        JobPhase.FAILED,
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", None)],
     ),
     State(
         "a program that ends as if it had been told to",
-        Phase.FAILED,
+        JobPhase.FAILED,
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", 143), ended(1, "Failed", 143)],
@@ -220,7 +223,7 @@ STATES = [
     ),
     State(
         "its Service is not there yet",
-        Phase.GATED,
+        JobPhase.GATED,
         (CreateService,),
         incarnations=[incarnation()],
         pods=[gated(0), gated(1)],
@@ -229,29 +232,29 @@ STATES = [
     ),
     State(
         "somebody deleted its Service",
-        Phase.RUNNING,
+        JobPhase.RUNNING,
         (CreateService,),
         incarnations=[incarnation()],
         pods=[running(0), running(1)],
         services=("train-2",),
     ),
-    State("what has failed needs no Service", Phase.FAILED, (StopIncarnation,), incarnations=[FAILED], services=()),
-    State("somebody deleted its pods", Phase.FAILED, (StopIncarnation,), incarnations=[FAILED]),
+    State("what has failed needs no Service", JobPhase.FAILED, (StopIncarnation,), incarnations=[FAILED], services=()),
+    State("somebody deleted its pods", JobPhase.FAILED, (StopIncarnation,), incarnations=[FAILED]),
     State(
         "one rank failed, the others are being ended",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         incarnations=[incarnation(condition="FailureTarget")],
         pods=[ended(0, "Failed", 1), running(1, deleting=True)],
     ),
     State(
         "a drained pod has yet to say how it ended",
-        Phase.STOPPING,
+        JobPhase.STOPPING,
         incarnations=[incarnation(condition="FailureTarget")],
         pods=[running(0, deleting=True), running(1, deleting=True)],
     ),
     State(
         "failed and not wanted any more",
-        Phase.FAILED,
+        JobPhase.FAILED,
         (StopIncarnation,),
         desired=None,
         incarnations=[FAILED],
@@ -261,26 +264,26 @@ STATES = [
     # Several incarnations.
     State(
         "an older incarnation still stands",
-        Phase.RUNNING,
+        JobPhase.RUNNING,
         (StopIncarnation,),
         incarnations=[incarnation(2), incarnation(1)],
         pods=[running(0, 2), running(1, 2)],
     ),
     State(
         "the newest is complete",
-        Phase.COMPLETE,
+        JobPhase.COMPLETE,
         (StopIncarnation,),
         incarnations=[incarnation(1), incarnation(2, condition="Complete")],
     ),
     State(
         "the newest is on its way out, the one before still stands",
-        Phase.RUNNING,
+        JobPhase.RUNNING,
         incarnations=[incarnation(1), incarnation(2, deleting=True)],
         pods=[running(0), running(1)],
     ),
     State(
         "an older one's failure is not the newest one's",
-        Phase.RUNNING,
+        JobPhase.RUNNING,
         (StopIncarnation,),
         incarnations=[FAILED, incarnation(2)],
         pods=[ended(0, "Failed", 1), running(0, 2), running(1, 2)],
@@ -340,18 +343,18 @@ def test_the_order_in_which_objects_are_listed_does_not_matter() -> None:
 def test_no_number_is_used_twice(
     last: int, incarnations: list[IncarnationView], pods: list[PodView], number: int
 ) -> None:
-    step = step_of(State("", Phase.CREATING, last=last, incarnations=incarnations, pods=pods))
+    step = step_of(State("", JobPhase.CREATING, last=last, incarnations=incarnations, pods=pods))
     assert step.actions == (CreateIncarnation(UID, number, (A, B)),)
 
 
 def test_gates_are_opened_towards_the_ranks_nodes() -> None:
-    gates = step_of(State("", Phase.GATED, incarnations=[incarnation()], pods=[gated(1), gated(0)], last=1)).gates
+    gates = step_of(State("", JobPhase.GATED, incarnations=[incarnation()], pods=[gated(1), gated(0)], last=1)).gates
     assert gates is not None
     assert {pod.name: node for pod, node in gates.pods} == {"p0": "a", "p1": "b"}
 
 
 def test_stops_say_why() -> None:
-    moving = step_of(State("", Phase.STOPPING, desired=(B,), incarnations=[incarnation(1), incarnation(2)]))
+    moving = step_of(State("", JobPhase.STOPPING, desired=(B,), incarnations=[incarnation(1), incarnation(2)]))
     assert [action.reason for action in moving.actions if isinstance(action, StopIncarnation)] == [
         "superseded by a newer incarnation",
         "the plan says so",
@@ -368,7 +371,7 @@ def test_stops_say_why() -> None:
     ],
 )
 def test_an_end_is_told_by_the_rank_that_decided(pods: list[PodView], words: str) -> None:
-    ending = step_of(State("", Phase.FAILED, incarnations=[FAILED], pods=pods)).ending
+    ending = step_of(State("", JobPhase.FAILED, incarnations=[FAILED], pods=pods)).ending
     assert ending is not None
     assert ending.words == words
 
@@ -384,14 +387,14 @@ def test_gates_stay_closed_under_a_number_that_only_this_operator_knows() -> Non
         stop_reason="",
         services=["train-1"],
     )
-    assert (step.phase, step.gates) == (Phase.GATED, None)
+    assert (step.phase, step.gates) == (JobPhase.GATED, None)
 
 
 def test_pods_are_bound_once_each_has_its_node() -> None:
     waiting = pod_view("p1", uid=UID, index=1, gpus=4)
     for pods, bound in (([running(0, ready=False), waiting], False), ([running(0), running(1, ready=False)], True)):
-        step = step_of(State("", Phase.STARTING, incarnations=[incarnation()], pods=pods))
-        assert (step.phase, step.bound) == (Phase.STARTING, bound)
+        step = step_of(State("", JobPhase.STARTING, incarnations=[incarnation()], pods=pods))
+        assert (step.phase, step.bound) == (JobPhase.STARTING, bound)
 
 
 def test_ranks_have_their_nodes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import recorded_allocation, unknown_gpu_resource, wants_gpus
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
@@ -77,7 +77,7 @@ def test_a_throttled_job_goes_beyond_its_budget_as_far_as_it_may(
     job = job_view(energy=energy)
     progress = JobProgress(settled_millijoules=kilojoules * 1_000_000)
     assert wants_gpus(job, progress, None) is goes_on
-    facts = JobFacts(progress, JobStep(Phase.WAITING), None, 1, False, 0, NOW)
+    facts = JobFacts(progress, JobStep(JobPhase.WAITING), None, 1, False, 0, NOW)
     admitted = next(item for item in job_status(job, facts).conditions if item.type == "Admitted")
     assert (admitted.reason == "WaitingForBudget") is not goes_on
     assert ("maxOverrunPermille" in admitted.message) is not goes_on

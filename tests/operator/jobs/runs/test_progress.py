@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import PodReport, read_gpu_node
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.progress import (
     MAX_OPEN_ENTRIES,
     JobProgress,
@@ -57,7 +57,7 @@ def update(progress: JobProgress, *reports: tuple[str, PodReport], **keywords: A
 
 def through_status(progress: JobProgress) -> JobProgress:
     """The progress as the next operator finds them: written to the status, and read from there."""
-    facts = JobFacts(progress, JobStep(Phase.WAITING), None, 1, False, 0, NOW)
+    facts = JobFacts(progress, JobStep(JobPhase.WAITING), None, 1, False, 0, NOW)
     return recorded_progress(job_view(status=job_status(job_view(), facts)))
 
 

@@ -14,7 +14,7 @@ from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import controller
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase, next_step
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep, next_step
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue, PlanPlace
 from flyball_operator.jobs.status import JobFacts
@@ -90,7 +90,7 @@ class Waiting:
             now = NOW + timedelta(seconds=second)
             position = max(1, self.position - second // 2) if moves else self.position
             queue = PlanPlace(position, self.position, None, "nobody knows", now)
-            base = JobFacts(JobProgress(), JobStep(Phase.WAITING), WAITING, 1, False, 0, now, queue=queue)
+            base = JobFacts(JobProgress(), JobStep(JobPhase.WAITING), WAITING, 1, False, 0, now, queue=queue)
             self.look(second, base)
 
 
@@ -136,13 +136,13 @@ def test_a_job_that_does_nothing_is_not_written_again() -> None:
     suspended = Waiting(1)
     for second in range(300):
         now = NOW + timedelta(seconds=second)
-        suspended.look(second, JobFacts(JobProgress(), JobStep(Phase.WAITING), None, 1, False, 0, now))
+        suspended.look(second, JobFacts(JobProgress(), JobStep(JobPhase.WAITING), None, 1, False, 0, now))
     assert suspended.writes == [0]
 
 
 def test_a_running_job_gives_a_sign_of_life() -> None:
     running = Waiting(1)
-    step = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, ("a", 4)), bound=True)
+    step = JobStep(JobPhase.RUNNING, incarnation_view("uid-train", 1, ("a", 4)), bound=True)
     for second in range(130):
         now = NOW + timedelta(seconds=second)
         running.look(second, JobFacts(JobProgress(), step, decision("uid-train", ("a", 4)), 1, True, 0, now))

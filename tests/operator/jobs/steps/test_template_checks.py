@@ -6,7 +6,7 @@ from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
-from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.starts.attempts import RestartRules
@@ -34,7 +34,7 @@ class Asked:
 
     def due(self) -> list[str]:
         memory = JobMemory(JobProgress(), None, running=False)
-        live = [LiveJob(job, memory, JobStep(Phase.WAITING), ()) for job in self.jobs]
+        live = [LiveJob(job, memory, JobStep(JobPhase.WAITING), ()) for job in self.jobs]
         return [job.name for job in self.checks.step(live, self.records, (), self.now)]
 
     def answer(self, name: str, result: WriteResult) -> None:
