@@ -132,7 +132,7 @@ def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tu
             return convert(left.value, to), tuple(problems)
         except ValidationError as error:
             what, steps = _parted(error)
-            problem = left.without(steps)
+            problem = left.leave_out(steps)
             if problem is not None:
                 problems[f"{part}{problem}: {what}"] = None
 
@@ -170,7 +170,7 @@ class _Remains:
         self._emptied: set[str] = set()  # original paths of entries
         self._removed: dict[str, list[int]] = {}  # original indices, by the original path of their list
 
-    def without(self, steps: list[Step]) -> str | None:
+    def leave_out(self, steps: list[Step]) -> str | None:
         """Take away what `steps` lead to; its original path, or None where it has been reported before.
 
         An entry of a list is emptied first, so that it still counts where it may be empty.

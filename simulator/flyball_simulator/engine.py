@@ -173,7 +173,7 @@ class Simulation:
             case Event.COMPLETION:
                 self._complete(self.runs[entry.subject])
             case Event.PHASE_END:
-                if not self.execution.next_phase(self.runs[entry.subject], self.now):
+                if not self.execution.end_phase(self.runs[entry.subject], self.now):
                     return
             case Event.LEARN:
                 self.execution.learn(self.runs[entry.subject], self.now)

@@ -64,7 +64,7 @@ class PodOwners:
     def __init__(self) -> None:
         self._proven: dict[str, tuple[str, str, int]] = {}  # by the pod's UID: the job's name, its UID, the incarnation
 
-    def attributed(
+    def attribute(
         self,
         pods: Iterable[PodView],
         jobs: Mapping[str, EnergyAwareJob],

@@ -311,7 +311,7 @@ class Watches:
         uses: list[NodeUse] = []
         for pod_or_use in self.pods:
             (uses if isinstance(pod_or_use, NodeUse) else whole).append(pod_or_use)  # type: ignore[arg-type]
-        pods = self._owners.attributed(whole, jobs, by_uid)
+        pods = self._owners.attribute(whole, jobs, by_uid)
         pods_of: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.job_uid:

@@ -237,9 +237,7 @@ class JobController:
 
         return self._fitting.fits(cluster, nodes, wanting, resized, self._quotas.spent(cluster.energy_quotas), now)
 
-    def _budget_too_small(
-        self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]
-    ) -> Refusal | None:
+    def _judge_budget(self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> Refusal | None:
         """`budget_too_small`, looked at once for each generation."""
         generation, found = record.budget_checked
         if generation != job.generation and nodes:
@@ -248,7 +246,7 @@ class JobController:
             record.budget_checked = (job.generation, found)
         return found if generation == job.generation or nodes else None
 
-    def _put_off(self, cycle: JobsCycle, record: JobRecord, job: EnergyAwareJob) -> Refusal | None:
+    def _judge_put_off(self, cycle: JobsCycle, record: JobRecord, job: EnergyAwareJob) -> Refusal | None:
         """`put_off`, looked at now and then, when the job's time has come, and for each generation and signal."""
         signal, nodes = cycle.signal, cycle.nodes
         if job.spec.flexible_until is None or signal is None:
@@ -295,8 +293,8 @@ class JobController:
             or record.refusal(job)
             or fit.refusal
             or without_batch_size(job)
-            or (None if begun else self._budget_too_small(record, job, nodes))
-            or (None if begun else self._put_off(cycle, record, job))
+            or (None if begun else self._judge_budget(record, job, nodes))
+            or (None if begun else self._judge_put_off(cycle, record, job))
         )
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if refusal is not None:

@@ -97,7 +97,7 @@ class Explorations:
         now = {item.job.uid: item for item in running}
         for uid in self._jobs.keys() - set(jobs):
             del self._jobs[uid]
-        gpu_seconds = sum(self._charged(explored, now.get(uid), monotonic) for uid, explored in self._jobs.items())
+        gpu_seconds = sum(self._charge(explored, now.get(uid), monotonic) for uid, explored in self._jobs.items())
         busy = {profile_key(now[uid]) for uid, explored in self._jobs.items() if explored.clock is not None}
         for uid, item in now.items():
             explored = self._jobs.setdefault(uid, _Explored(monotonic))
@@ -114,7 +114,7 @@ class Explorations:
                 logger.info("explore", job=item.job.key, megahertz=clock)
         return gpu_seconds
 
-    def _charged(self, explored: _Explored, item: Running | None, monotonic: float) -> float:
+    def _charge(self, explored: _Explored, item: Running | None, monotonic: float) -> float:
         """Charge what has passed, and end what is over; the GPU seconds of it."""
         passed, explored.seen_at = monotonic - explored.seen_at, monotonic
         if item is None:

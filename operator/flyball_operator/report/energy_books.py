@@ -257,9 +257,9 @@ class EnergyBooks:
             spare = ABSENCE_SECONDS + SLACK_SECONDS
             known = self._counters[info.name] = _Counters(session, read, holders, ours, gpu_node, since, spare)
             first = self._first.pop(info.name, None)
-            return 0 if first is None else _possible(_rise_since(first, known.mark(info.name)), info, known, now)
+            return 0 if first is None else _take_possible(_rise_since(first, known.mark(info.name)), info, known, now)
         rises = {uuid: _rise(known, session, uuid, value) for uuid, value in read.items()}
-        total = _possible(sum(rises.values()), info, known, now)
+        total = _take_possible(sum(rises.values()), info, known, now)
         if total == sum(rises.values()):
             most_idle = _most_idle(info, known, gpu_node, session)
             for uuid, owner in known.holders.items():
@@ -309,7 +309,7 @@ class EnergyBooks:
         )
 
 
-def _possible(risen: int, info: NodeInfo, counters: _Counters, now: datetime) -> int:
+def _take_possible(risen: int, info: NodeInfo, counters: _Counters, now: datetime) -> int:
     """A rise, as far as the node's GPUs can have used it by now, with all that was counted before: no counter that jumps,
     at whatever many reports, fills the books."""
     most_milliwatts = info.max_limits_milliwatts * MOST_OVER_LIMITS

@@ -115,7 +115,7 @@ class Execution:
         elif run.phase is Phase.RUNNING:
             self._run(run, now)
 
-    def next_phase(self, run: Run, now: float) -> bool:
+    def end_phase(self, run: Run, now: float) -> bool:
         """The job's phase has ended: started, or measured; whether something was learnt."""
         run.advance(now)
         if run.phase is Phase.STARTING:

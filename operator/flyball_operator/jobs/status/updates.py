@@ -73,8 +73,8 @@ class StatusUpdates:
         return (job.generation, *_significant_facts(facts)) != history.significant
 
     @staticmethod
-    def power_due(facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
-        """Whether a job's clock or limits are others than when it was last looked at, and had a moment to settle."""
+    def note_power(facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
+        """Note a job's clock and limits; true where they have changed since it was looked at, and have settled."""
         if _power_facts(facts) == history.power:
             history.power_changed_at = None
             return False
@@ -109,7 +109,7 @@ class StatusUpdates:
         old = monotonic - history.looked_at >= SIGN_OF_LIFE_SECONDS
         return not running or old or facts.measured != history.measured
 
-    def made(
+    def make(
         self,
         job: EnergyAwareJob,
         facts: JobFacts,

@@ -60,10 +60,10 @@ class JobStatuses:
         about_jobs = []
         # Half of those that have news may have none that is worth a write.
         most = 2 * max(FEWEST_WAITING_AT_ONCE, rooms[Lane.WAITING])
-        for job in self._to_look_at(jobs, records, cycle, most):
+        for job in self._take_jobs_to_look_at(jobs, records, cycle, most):
             record = records[job.view.uid]
             try:
-                facts = self._facts(job, record, cycle)
+                facts = self._make_facts(job, record, cycle)
             except Exception:
                 logger.exception("job status not written", job=job.view.key)
                 continue
@@ -71,7 +71,7 @@ class JobStatuses:
                 about_jobs.append((job, record, facts))
         return self._in_turn(about_jobs, cycle.nodes, rooms, cycle.monotonic)
 
-    def _to_look_at(
+    def _take_jobs_to_look_at(
         self,
         jobs: Iterable[LiveJob],
         records: Mapping[str, JobRecord],
@@ -88,7 +88,7 @@ class JobStatuses:
         for job in jobs:
             uid = job.view.uid
             record = records[uid]
-            if uid in cycle.status_writes or self._still_idle(job, record, cycle):
+            if uid in cycle.status_writes or self._note_idle(job, record, cycle):
                 continue
             (found if record.idle is None else waiting).append(job)
         if len(waiting) > most_waiting:
@@ -113,7 +113,7 @@ class JobStatuses:
             if self._updates.urgent(job.view, facts, history):
                 waiting[_lane(facts)].append((history.looked_at, job, record, facts))
                 record.idle = None
-            elif self._updates.power_due(facts, history, monotonic):
+            elif self._updates.note_power(facts, history, monotonic):
                 waiting[Lane.POWER].append((history.looked_at, job, record, facts))
             elif self._updates.due(job.view, position, facts.now, history, monotonic) and self._updates.has_news(
                 facts, history, monotonic
@@ -129,7 +129,7 @@ class JobStatuses:
             for _, job, record, facts in sorted(waiting[lane], key=itemgetter(0)):
                 if begun >= most:
                     break
-                status = self._made(job, record, facts, nodes, monotonic)
+                status = self._make(job, record, facts, nodes, monotonic)
                 if status is not None:
                     found.append((job, status))
                     lane_of[job.view.uid] = lane
@@ -138,17 +138,17 @@ class JobStatuses:
         self._lanes.begun(lane_of)
         return found, lane_of
 
-    def _made(
+    def _make(
         self, job: LiveJob, record: JobRecord, facts: JobFacts, nodes: Mapping[str, NodeInfo], monotonic: float
     ) -> EnergyAwareJobStatus | None:
         """The job's status; None where nothing in it is new."""
         try:
-            return self._updates.made(job.view, facts, record.status, nodes, monotonic)
+            return self._updates.make(job.view, facts, record.status, nodes, monotonic)
         except Exception:
             logger.exception("job status not written", job=job.view.key)
             return None
 
-    def _still_idle(
+    def _note_idle(
         self,
         job: LiveJob,
         record: JobRecord,
@@ -180,7 +180,7 @@ class JobStatuses:
         position = cycle.queue.position_of(view.uid)
         return same and not self._updates.due(view, position, cycle.now, record.status, cycle.monotonic)
 
-    def _facts(
+    def _make_facts(
         self,
         job: LiveJob,
         record: JobRecord,

@@ -80,7 +80,7 @@ class Waiting:
         due = self.updates.due(job, position, facts.now, self.history, monotonic)
         if not due and not self.updates.urgent(job, facts, self.history):
             return
-        status = self.updates.made(job, facts, self.history, {}, monotonic)
+        status = self.updates.make(job, facts, self.history, {}, monotonic)
         if status is not None:
             self.status = read_energy_aware_job(raw_job(status=as_stored(status))).status
             self.writes.append(second)
@@ -301,13 +301,13 @@ def test_for_jobs_that_only_wait_nothing_is_worked_out(monkeypatch: pytest.Monke
     many.cycle(0)
     many.cycle(1)
     looked_at: list[str] = []
-    facts = JobStatuses._facts
+    facts = JobStatuses._make_facts
 
     def counted(self: JobStatuses, job: LiveJob, *arguments: Any) -> JobFacts | None:
         looked_at.append(job.view.uid)
         return facts(self, job, *arguments)
 
-    monkeypatch.setattr(JobStatuses, "_facts", counted)
+    monkeypatch.setattr(JobStatuses, "_make_facts", counted)
     assert many.cycle(2) == []
     assert looked_at == []
     many.decisions[names[7]] = replace(many.decisions[names[7]], admission=Admission.WAITING_FOR_POWER)
