@@ -184,7 +184,8 @@ def asking_and_changing(source: str) -> Iterator[str]:
     Of private methods only what they change of their arguments is looked at: they are parts of a public one.
     """
     tree = ast.parse(source)
-    places = [("", tree), *((f"{node.name}.", node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    places: list[tuple[str, ast.Module | ast.ClassDef]] = [("", tree)]
+    places += [(f"{node.name}.", node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     for prefix, place in places:
         for method in place.body:
             if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or method.name.startswith("__"):

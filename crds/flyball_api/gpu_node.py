@@ -24,7 +24,7 @@ from flyball_api.reading import (
     read_metadata,
     read_status,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
 
 KIND = "GPUNode"
 
@@ -262,9 +262,9 @@ class GpuNode:
         if stored.boottime_nanoseconds > last.boottime_nanoseconds:
             return NodeMilliwatts(0)
         found = last.limits_milliwatts
-        if sum([gpu.limits.held_milliwatts for gpu in status.devices]) >= stored.limits_milliwatts:
+        if of_gpus(gpu.limits.held_milliwatts for gpu in status.devices) >= stored.limits_milliwatts:
             # What was acknowledged of those that cannot be read is not known by itself, only that it was more than nothing.
-            most = sum([gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices])
+            most = of_gpus(gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices)
             found = max(found, NodeMilliwatts(most))
         return found if found > stored.limits_milliwatts else NodeMilliwatts(0)
 

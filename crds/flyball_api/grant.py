@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe, without_nulls
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
 
 MAX_JOBS = 256
 MAX_FOREIGN_PODS = 256
@@ -53,8 +53,7 @@ class PowerBound(Struct, frozen=True):
 
     def __add__(self, other: PowerBound) -> PowerBound:
         return PowerBound(
-            NodeMilliwatts(self.limit_milliwatts + other.limit_milliwatts),
-            NodeMilliwatts(self.expected_milliwatts + other.expected_milliwatts),
+            self.limit_milliwatts + other.limit_milliwatts, self.expected_milliwatts + other.expected_milliwatts
         )
 
     def __or__(self, other: PowerBound) -> PowerBound:
@@ -63,9 +62,9 @@ class PowerBound(Struct, frozen=True):
             max(self.limit_milliwatts, other.limit_milliwatts), max(self.expected_milliwatts, other.expected_milliwatts)
         )
 
-    def at_most(self, milliwatts: int) -> PowerBound:
+    def at_most(self, milliwatts: NodeMilliwatts) -> PowerBound:
         """This bound under limits that add up to `milliwatts`: no more than those can be drawn."""
-        limit = NodeMilliwatts(max(0, min(self.limit_milliwatts, milliwatts)))
+        limit = max(NodeMilliwatts(0), min(self.limit_milliwatts, milliwatts))
         return PowerBound(limit, min(self.expected_milliwatts, limit))
 
     def covers(self, other: PowerBound) -> bool:
@@ -166,7 +165,7 @@ class Grant(Struct, frozen=True):
         names = tuple(cap.name for cap in self.caps)
         return self.bound, self.lease_seconds, self.other_gpus, self.jobs, names, self.min_power_limit_milliwatts
 
-    def within(self, milliwatts: int) -> Self:
+    def within(self, milliwatts: NodeMilliwatts) -> Self:
         """This grant with its jobs' limits lowered by one share, so that it comes to no more than that, if they can."""
         least = self.lowered(0).bound.limit_milliwatts
         above = self.bound.limit_milliwatts - least
@@ -189,7 +188,7 @@ class Grant(Struct, frozen=True):
             else job
             for job in self.jobs
         )
-        freed = sum(job.limit_milliwatts for job in self.jobs) - sum(job.limit_milliwatts for job in jobs)
+        freed = of_nodes(job.limit_milliwatts for job in self.jobs) - of_nodes(job.limit_milliwatts for job in jobs)
         return replace(self, jobs=jobs, bound=self.bound.at_most(self.bound.limit_milliwatts - freed))
 
 

@@ -7,7 +7,8 @@ is held is rounded up, so that no sum of rounded figures passes the cap that the
 from __future__ import annotations
 
 import math
-from typing import NewType
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NewType
 
 MILLIWATTS_PER_WATT = 1000
 MILLIJOULES_PER_JOULE = 1000
@@ -16,16 +17,52 @@ JOULES_PER_KILOJOULE = 1000
 # Sums and shares of watts that are whole but for the error of floating point are whole.
 WATT_TOLERANCE = 1e-6
 
-MilliwattsPerGpu = NewType("MilliwattsPerGpu", int)
-"""What one GPU may draw or draws, or the limit of each of several."""
+# To a type checker each is an int of its own kind: one GPU's milliwatts are never added to, taken from or compared with a
+# node's. A plain int, such as a difference that has been worked out, goes with both. At run time both are ints.
+if TYPE_CHECKING:
 
-NodeMilliwatts = NewType("NodeMilliwatts", int)
-"""What several GPUs may draw or draw together: a job's on one node, a node's, or those of many nodes."""
+    class MilliwattsPerGpu(int):
+        """What one GPU may draw or draws, or the limit of each of several."""
+
+        def __add__(self, other: MilliwattsPerGpu) -> MilliwattsPerGpu: ...  # type: ignore[override]
+        def __radd__(self, other: MilliwattsPerGpu) -> MilliwattsPerGpu: ...  # type: ignore[override]
+        def __sub__(self, other: MilliwattsPerGpu) -> MilliwattsPerGpu: ...  # type: ignore[override]
+        def __rsub__(self, other: MilliwattsPerGpu) -> MilliwattsPerGpu: ...  # type: ignore[override]
+        def __lt__(self, other: MilliwattsPerGpu) -> bool: ...  # type: ignore[override]
+        def __le__(self, other: MilliwattsPerGpu) -> bool: ...  # type: ignore[override]
+        def __gt__(self, other: MilliwattsPerGpu) -> bool: ...  # type: ignore[override]
+        def __ge__(self, other: MilliwattsPerGpu) -> bool: ...  # type: ignore[override]
+
+    class NodeMilliwatts(int):
+        """What several GPUs may draw or draw together: a job's on one node, a node's, or those of many nodes."""
+
+        def __add__(self, other: NodeMilliwatts) -> NodeMilliwatts: ...  # type: ignore[override]
+        def __radd__(self, other: NodeMilliwatts) -> NodeMilliwatts: ...  # type: ignore[override]
+        def __sub__(self, other: NodeMilliwatts) -> NodeMilliwatts: ...  # type: ignore[override]
+        def __rsub__(self, other: NodeMilliwatts) -> NodeMilliwatts: ...  # type: ignore[override]
+        def __lt__(self, other: NodeMilliwatts) -> bool: ...  # type: ignore[override]
+        def __le__(self, other: NodeMilliwatts) -> bool: ...  # type: ignore[override]
+        def __gt__(self, other: NodeMilliwatts) -> bool: ...  # type: ignore[override]
+        def __ge__(self, other: NodeMilliwatts) -> bool: ...  # type: ignore[override]
+
+else:
+    MilliwattsPerGpu = NewType("MilliwattsPerGpu", int)
+    NodeMilliwatts = NewType("NodeMilliwatts", int)
 
 
 def node_milliwatts(per_gpu: MilliwattsPerGpu, gpus: int) -> NodeMilliwatts:
     """What `gpus` GPUs come to at `per_gpu` each."""
     return NodeMilliwatts(per_gpu * gpus)
+
+
+def of_gpus(each: Iterable[MilliwattsPerGpu]) -> NodeMilliwatts:
+    """What several GPUs come to together."""
+    return NodeMilliwatts(sum(map(int, each)))
+
+
+def of_nodes(parts: Iterable[NodeMilliwatts]) -> NodeMilliwatts:
+    """What several nodes, or parts of one, come to together."""
+    return NodeMilliwatts(sum(map(int, parts)))
 
 
 def in_whole_watts(milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:

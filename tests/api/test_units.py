@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from flyball_api.units import (
     MilliwattsPerGpu,
+    NodeMilliwatts,
     allowed_milliwatts,
     allowed_watts,
     held_milliwatts,
     held_watts,
     in_whole_watts,
     node_milliwatts,
+    of_gpus,
+    of_nodes,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,28 +64,45 @@ def test_a_node_draws_what_its_gpus_draw_together() -> None:
     assert node_milliwatts(MilliwattsPerGpu(250_000), 8) == 2_000_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        (
-            "node_milliwatts(NodeMilliwatts(800_000), 8)",
-            'has incompatible type "NodeMilliwatts"; expected "MilliwattsPerGpu"',
-        ),
-        (
-            "PowerBound(MilliwattsPerGpu(100_000))",
-            'has incompatible type "MilliwattsPerGpu"; expected "NodeMilliwatts"',
-        ),
-        ("PowerBound(node_milliwatts(MilliwattsPerGpu(100_000), 8))", ""),
-    ],
+def test_sums_of_gpus_and_of_nodes_are_a_nodes() -> None:
+    assert of_gpus(MilliwattsPerGpu(limit) for limit in (100_000, 250_000)) == 350_000
+    assert of_nodes([NodeMilliwatts(800_000), NodeMilliwatts(1)]) == 800_001
+    assert (of_gpus(()), of_nodes(())) == (0, 0)
+
+
+OF_ONE_KIND = (
+    "PowerBound(node_milliwatts(per_gpu, 8))",
+    "node + node - node < node",
+    "per_gpu + per_gpu - per_gpu >= per_gpu",
+    "node > 0 and per_gpu + 1",
+    "of_gpus([per_gpu]) + of_nodes([node])",
 )
-def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(line: str, error: str, tmp_path: Path) -> None:
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(
-        "from flyball_api.grant import PowerBound\n"
-        "from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts\n"
-        f"{line}\n"
+MIXED_UP = (
+    "node_milliwatts(node, 8)",
+    "PowerBound(per_gpu)",
+    "node + per_gpu",
+    "per_gpu + node",
+    "node - per_gpu",
+    "per_gpu - node",
+    "per_gpu < node",
+    "node <= per_gpu",
+    "node > per_gpu",
+    "per_gpu >= node",
+    "of_gpus([node])",
+    "of_nodes([per_gpu])",
+)
+
+
+@pytest.mark.slow
+def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(tmp_path: Path) -> None:
+    head = (
+        "from flyball_api.grant import PowerBound",
+        "from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_gpus, of_nodes",
+        "per_gpu, node = MilliwattsPerGpu(100_000), NodeMilliwatts(800_000)",
+        "",
     )
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text("\n".join((*head, *OF_ONE_KIND, *MIXED_UP)) + "\n")
     root = Path(__file__).parents[2]
     # In a process of its own: mypy changes the recursion limit of the one that it runs in.
     command = [
@@ -95,4 +115,6 @@ def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(line: str, error: str, tm
         str(tmp_path),
     ]
     found = subprocess.run([*command, str(snippet)], capture_output=True, text=True, check=False, cwd=root).stdout
-    assert error in found if error else "Success" in found
+    refused = {int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line}
+    first = len(head) + len(OF_ONE_KIND) + 1
+    assert refused == set(range(first, first + len(MIXED_UP))), found

@@ -46,7 +46,7 @@ from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import ForeignWeight, PodWeight, PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.reading import ObjectMeta
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_nodes
 from flyball_api.workloads import IncarnationView, NodeView, PodView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
@@ -801,7 +801,7 @@ class PowerCluster:
         state = self.term.controller.observe(self.cluster(), NOW + timedelta(seconds=self.seconds), self.seconds)
         for cap in state.caps.states:
             # Jobs are not paused here: at the least, every GPU draws its smallest limit.
-            least = sum(least_bound(state.nodes[name], NO_RULES).limit_milliwatts for name in cap.nodes)
+            least = of_nodes(least_bound(state.nodes[name], NO_RULES).limit_milliwatts for name in cap.nodes)
             assert cap.enforced or cap.budget().budget_milliwatts < least, cap.name
         for name in NODES:
             item = self.api.gpu_nodes[name]

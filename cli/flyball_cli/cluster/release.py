@@ -92,13 +92,13 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
 
 def what_a_node_holds(node: GpuNode) -> str:
     """What it was granted, and the most that its GPUs could draw: that much counts where nobody vouches for its limits."""
-    from flyball_api.units import MILLIWATTS_PER_WATT
+    from flyball_api.units import MILLIWATTS_PER_WATT, of_gpus
     from flyball_views.words import watts_words
 
     granted = None if node.grant is None else node.grant.committed.limit_milliwatts / MILLIWATTS_PER_WATT
     devices = node.status.devices
     known = devices and all(device.limits_known for device in devices)
-    largest = sum(device.limits.max_milliwatts for device in devices) / MILLIWATTS_PER_WATT if known else None
+    largest = of_gpus(device.limits.max_milliwatts for device in devices) / MILLIWATTS_PER_WATT if known else None
     deleted = "deleted, and held" if node.metadata.deleting else "not deleted"
     former = f", still under its former labels {list(map(dict, node.former_labels))}" if node.former_labels else ""
     unproven = f"{watts_words(largest)} where its limits are not proven any more"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from flyball_api.grant import BrakeVersion, Grant
 from flyball_api.power_brake import PowerBrake
-from flyball_api.units import NodeMilliwatts
+from flyball_api.units import NodeMilliwatts, of_gpus
 from msgspec.structs import replace
 
 from flyball_agent.enforce.decisions import Target
@@ -84,9 +84,7 @@ def lowest_targets(targets: Mapping[str, Target], gpus: Iterable[GpuState]) -> d
 
 def lowest_bound(gpus: Iterable[GpuState]) -> NodeMilliwatts:
     """The most that the GPUs' limits may add up to with every one at its smallest; a lost one may be at its default."""
-    return NodeMilliwatts(
-        sum(
-            gpu.limits.min_milliwatts if gpu.usable else max(gpu.held_milliwatts, gpu.limits.default_milliwatts)
-            for gpu in gpus
-        )
+    return of_gpus(
+        gpu.limits.min_milliwatts if gpu.usable else max(gpu.held_milliwatts, gpu.limits.default_milliwatts)
+        for gpu in gpus
     )

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, of_gpus
 
 from flyball_agent.enforce.clock_wishes import Wish
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, TargetPurpose
@@ -73,7 +73,7 @@ def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool, ho
     """
     if grant is None:
         return Mode.ADOPTING
-    if grant.bound.limit_milliwatts <= sum(gpu.limits.min_milliwatts for gpu in gpus):
+    if grant.bound.limit_milliwatts <= of_gpus(gpu.limits.min_milliwatts for gpu in gpus):
         return Mode.FLOOR
     if lease_valid:
         return Mode.GRANTED
@@ -141,7 +141,7 @@ def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, 
     limits = {
         gpu.uuid: limit for gpu in gpus if (limit := _target_limit(gpu, targets)) is not None and not gpu.stays_above
     }
-    excess = sum(limits.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
+    excess = of_gpus(limits.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
     if excess <= 0:
         return targets
     smallest = {gpu.uuid: gpu.limits.min_milliwatts for gpu in gpus}
@@ -182,7 +182,7 @@ def _own_lock_removed(gpu: GpuState) -> ClockLock | None:
 
 def total_held_milliwatts(gpus: Iterable[GpuState]) -> NodeMilliwatts:
     """The most that the limits of all GPUs may add up to now."""
-    return NodeMilliwatts(sum(gpu.held_milliwatts for gpu in gpus))
+    return of_gpus(gpu.held_milliwatts for gpu in gpus)
 
 
 def limit_cuts(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list[SetLimit]:
@@ -208,7 +208,7 @@ def limit_raises(
     Where the bound does not reach every target (a GPU whose limit cannot be cut holds its watts), the GPUs are served
     in order and the last one gets what is left.
     """
-    room = bound_milliwatts - total_held_milliwatts(gpus)
+    room = int(bound_milliwatts - total_held_milliwatts(gpus))
     sets = []
     for gpu in gpus:
         limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts

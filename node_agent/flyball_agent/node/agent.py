@@ -288,7 +288,7 @@ class NodeAgent:
         return {
             "energyMillijoules": self.state.pod_millijoules(holder),
             "ageMilliseconds": (now_ns - last_round_ns) // 1_000_000,
-            "powerMilliwatts": sum(reading.average_power_milliwatts or 0 for reading in readings),
+            "powerMilliwatts": sum(int(reading.average_power_milliwatts or 0) for reading in readings),
             "gpus": {
                 gpu.uuid: {
                     "energyMillijoules": self.state.accounts.gpus.get(gpu.uuid, 0),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts
+from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts, of_nodes
 from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
 from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
@@ -203,7 +203,7 @@ class _Room:
             budget = state.planning_budget()
             under = [name for name in state.nodes if name in nodes]
             least = [(name, budget.counted(resting_bound(nodes[name], rules.get(name, NO_RULES)))) for name in under]
-            over = sum(draw for _, draw in least) + budget.reserve.of(least) - budget.budget_milliwatts
+            over = of_nodes(draw for _, draw in least) + budget.reserve.of(least) - budget.budget_milliwatts
             if over > 0:
                 missing = held_watts(over / MILLIWATTS_PER_WATT)
                 words = f"PowerCap {state.name} has no watts for {job.gpus} more GPUs at {watts} W"

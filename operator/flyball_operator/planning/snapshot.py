@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import GpuReport
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIWATTS_PER_WATT, of_nodes
 from flyball_planner.models.job import JobModel
 from flyball_planner.snapshot import (
     CapConstraint,
@@ -335,7 +335,9 @@ def build_snapshot(
     caps = []
     for budget in sorted(budgets, key=lambda item: item.name):
         # Nodes of an unknown model cannot be planned with, but what they may draw is gone from the cap all the same.
-        unknown = sum(budget.counted(nodes[name].power.committed) for name in budget.nodes - known if name in nodes)
+        unknown = of_nodes(
+            budget.counted(nodes[name].power.committed) for name in budget.nodes - known if name in nodes
+        )
         caps.append(
             CapConstraint(
                 name=budget.name,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, PowerBound
-from flyball_api.units import NodeMilliwatts
+from flyball_api.units import NodeMilliwatts, of_nodes
 from msgspec import Struct, field
 
 NOTHING = PowerBound()
@@ -89,12 +89,12 @@ class JumpReserve(Struct, frozen=True):
     nodes: int = 0
     largest: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
 
-    def of(self, draws: Iterable[tuple[str, int]]) -> NodeMilliwatts:
+    def of(self, draws: Iterable[tuple[str, NodeMilliwatts]]) -> NodeMilliwatts:
         """What is to be held back while the nodes may draw so much: the largest distances to their largest limits."""
         if not self.nodes:
             return NodeMilliwatts(0)
-        distances = [max(0, self.largest[node] - draw) for node, draw in draws if node in self.largest]
-        return NodeMilliwatts(sum(heapq.nlargest(self.nodes, distances)))
+        distances = [max(NodeMilliwatts(0), self.largest[node] - draw) for node, draw in draws if node in self.largest]
+        return of_nodes(heapq.nlargest(self.nodes, distances))
 
 
 NO_RESERVE = JumpReserve()
@@ -123,8 +123,8 @@ class CapBudget(Struct, frozen=True):
     def counted_together(self, bounds: Iterable[PowerBound]) -> NodeMilliwatts:
         """What this cap adds up of several bounds."""
         if self.expected:
-            return NodeMilliwatts(sum([bound.expected_milliwatts for bound in bounds]))
-        return NodeMilliwatts(sum([bound.limit_milliwatts for bound in bounds]))
+            return of_nodes([bound.expected_milliwatts for bound in bounds])
+        return of_nodes([bound.limit_milliwatts for bound in bounds])
 
     def committed(self, power: Mapping[str, NodePower]) -> NodeMilliwatts:
         """The most that the cap's nodes may draw at this instant."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJobStatus
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, of_nodes
 from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
@@ -227,7 +227,7 @@ class JobStatuses:
             bounds_beyond=bounds_beyond(view, self._ranges),
             obstacle=None if outcome else attempts.obstacle(cycle.monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=MilliwattsPerGpu(0)),
-            drawn_milliwatts=None if None in drawn else NodeMilliwatts(sum(each for each in drawn if each is not None)),
+            drawn_milliwatts=None if None in drawn else of_nodes(each for each in drawn if each is not None),
             outcome=outcome,
             outcome_message=message,
             unplanned=wants and decision is None and not outcome,

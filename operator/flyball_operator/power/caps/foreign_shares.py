@@ -9,13 +9,19 @@ divided, and those of them with some label a smaller one; every GPU that no fore
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, in_whole_watts, node_milliwatts
+from flyball_api.units import (
+    MILLIWATTS_PER_WATT,
+    MilliwattsPerGpu,
+    NodeMilliwatts,
+    in_whole_watts,
+    node_milliwatts,
+    of_nodes,
+)
 from flyball_api.workloads import PERMILLE
 from msgspec.structs import replace
 
@@ -38,9 +44,11 @@ class _Sharing(NamedTuple):
     weight: int
     gpus: int
 
-    def at(self, share: int) -> int:
-        """What they have where a GPU of weight 1000 has so much, in milliwatts."""
-        return self.gpus * max(self.min_limit_milliwatts, share * self.weight // PERMILLE)
+    def at(self, share: MilliwattsPerGpu) -> NodeMilliwatts:
+        """What they have where a GPU of weight 1000 has so much."""
+        return node_milliwatts(
+            max(self.min_limit_milliwatts, MilliwattsPerGpu(share * self.weight // PERMILLE)), self.gpus
+        )
 
 
 def share_of_each_gpu(
@@ -54,7 +62,7 @@ def share_of_each_gpu(
     Nodes that cannot be commanded keep what they may draw, lost GPUs what a reset gives them; the rest is divided. Jobs
     want `wanted_gpus` of the GPUs that no foreign pod holds (None: all of them).
     """
-    kept: dict[str, int] = {}  # by node, what is not divided
+    kept: dict[str, NodeMilliwatts] = {}  # by node, what is not divided
     sharing: list[_Sharing] = []
     wanted = sum(info.gpus for info in nodes.values()) if wanted_gpus is None else wanted_gpus
     for info in (nodes[name] for name in sorted(budget.nodes) if name in nodes):
@@ -66,38 +74,39 @@ def share_of_each_gpu(
         others = max(info.gpus - info.lost_gpus - info.foreign_gpus, 0)
         theirs = min(others, wanted)
         wanted -= theirs
-        kept[info.name] = budget.counted(PowerBound(lost, lost)) + info.min_limit_milliwatts * (others - theirs)
+        resting = node_milliwatts(info.min_limit_milliwatts, others - theirs)
+        kept[info.name] = budget.counted(PowerBound(lost, lost)) + resting
         sharing.append(_Sharing(info.name, info.min_limit_milliwatts, PERMILLE, theirs))
         sharing += [
             _Sharing(info.name, info.min_limit_milliwatts, weights.of(pod), pod.gpus) for pod in info.foreign_pods
         ]
-    left = budget.budget_milliwatts - sum(kept.values())
+    left = int(budget.budget_milliwatts - of_nodes(kept.values()))
     if budget.reserve.nodes:
         # The more is shared out, the less is held back for nodes that jump to their largest limits.
         watts = range(max(0, left) // MILLIWATTS_PER_WATT + 1)
         fitting = bisect_right(watts, left, key=lambda shared: _with_reserve(shared, kept, sharing, budget))
         left = (fitting - 1) * MILLIWATTS_PER_WATT
-    return ForeignShare(in_whole_watts(MilliwattsPerGpu(_share(left, sharing))), weights)
+    return ForeignShare(in_whole_watts(_share(left, sharing)), weights)
 
 
-def _with_reserve(watts: int, kept: Mapping[str, int], sharing: list[_Sharing], budget: CapBudget) -> int:
+def _with_reserve(watts: int, kept: Mapping[str, NodeMilliwatts], sharing: list[_Sharing], budget: CapBudget) -> int:
     """So many watts that are shared out and what is held back beside them, in milliwatts."""
-    milliwatts, draws = watts * MILLIWATTS_PER_WATT, Counter(kept)
+    milliwatts, draws = watts * MILLIWATTS_PER_WATT, dict(kept)
     share = _share(milliwatts, sharing)
     for each in sharing:
-        draws[each.node] += each.at(share)
+        draws[each.node] = draws.get(each.node, NodeMilliwatts(0)) + each.at(share)
     return milliwatts + budget.reserve.of(draws.items())
 
 
-def _share(left: int, sharing: list[_Sharing]) -> int:
+def _share(left: int, sharing: list[_Sharing]) -> MilliwattsPerGpu:
     """What each GPU of weight 1000 has of so many milliwatts; those whose smallest limit is more have that."""
-    share = 0
+    share = MilliwattsPerGpu(0)
     while weight := sum(each.weight * each.gpus for each in sharing):
-        share = max(0, left) * PERMILLE // weight
+        share = MilliwattsPerGpu(max(0, left) * PERMILLE // weight)
         greedy = [each for each in sharing if each.min_limit_milliwatts * PERMILLE > share * each.weight]
         if not greedy:
             break
-        left -= sum(each.min_limit_milliwatts * each.gpus for each in greedy)
+        left -= of_nodes(node_milliwatts(each.min_limit_milliwatts, each.gpus) for each in greedy)
         sharing = [each for each in sharing if each.min_limit_milliwatts * PERMILLE <= share * each.weight]
     return share
 

@@ -12,7 +12,7 @@ from flyball_api.grant import PowerBound
 from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapSpec
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, of_nodes
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -141,13 +141,13 @@ class CapTracker:
     ) -> CapState:
         memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
         elapsed = max(0.0, monotonic - memory.at)
-        measured = NodeMilliwatts(sum(info.measured_milliwatts for info in under.values()))
+        measured = of_nodes(info.measured_milliwatts for info in under.values())
         period, counted = memory.energy_period, None
         if spec.energy_budget is not None:
             counted = self._counters.total(under)
             charge = self._drawn(memory, under, counted, measured)
             period = charge_energy(spec.energy_budget, period, now, charge.joules, charge.seconds)
-        largest_watts = sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
+        largest_watts = of_nodes(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
         held_watts = (
             memory.budget_watts if memory.spec == spec and _in_same_period(memory.energy_period, period) else None
         )
@@ -229,15 +229,15 @@ class CapTracker:
 
 def _metered_load(state: CapState, under: Mapping[str, NodeInfo], least: Mapping[str, PowerBound]) -> MeteredLoad:
     """What the limits under a cap come to, whatever the cap itself counts."""
-    limits = sum(info.power.committed.limit_milliwatts for info in under.values())
-    largest = state.watts_of(NodeMilliwatts(sum(info.max_limits_milliwatts for info in under.values())))
+    limits = of_nodes(info.power.committed.limit_milliwatts for info in under.values())
+    largest = state.watts_of(of_nodes(info.max_limits_milliwatts for info in under.values()))
     return MeteredLoad(
         cap_watts=state.effective.watts,
         limits_watts=state.watts_of(NodeMilliwatts(limits)),
-        least_watts=state.watts_of(NodeMilliwatts(sum(least[name].limit_milliwatts for name in under))),
+        least_watts=state.watts_of(of_nodes(least[name].limit_milliwatts for name in under)),
         most_watts=largest if state.spec.expected else min(largest, state.effective.watts),
         # What a node reported before it went away says nothing of what it draws now.
-        gpu_watts=sum(info.measured_milliwatts for info in under.values() if not info.doubt) / MILLIWATTS_PER_WATT,
+        gpu_watts=of_nodes(info.measured_milliwatts for info in under.values() if not info.doubt) / MILLIWATTS_PER_WATT,
         ramp_watts_per_second=state.spec.ramp_watts_per_second,
     )
 

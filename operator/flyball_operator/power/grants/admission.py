@@ -19,7 +19,7 @@ from flyball_api.grant import (
     OtherGpuLimits,
     PowerBound,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -88,7 +88,9 @@ def without_raises(target: GrantTarget, standing: Grant | None, committed: Power
         expected_left = NodeMilliwatts(expected_left - expected)
         jobs.append(lowered)
         bounds.append(PowerBound(limits, expected))
-    limits_left = NodeMilliwatts(max(0, committed.limit_milliwatts - sum(bound.limit_milliwatts for bound in bounds)))
+    limits_left = NodeMilliwatts(
+        max(0, committed.limit_milliwatts - of_nodes(bound.limit_milliwatts for bound in bounds))
+    )
     rest, other_gpus = target.rest, target.other_gpus
     if not PowerBound(limits_left, expected_left).covers(rest):
         rest = PowerBound(min(rest.limit_milliwatts, limits_left), min(rest.expected_milliwatts, expected_left))
@@ -249,11 +251,11 @@ class _Admitter:
 
     def _with(self, cap: CapBudget, node: str, bound: PowerBound) -> NodeMilliwatts:
         before = cap.counted(self._power[node].committed)
-        return NodeMilliwatts(self._committed[cap.name] + cap.counted(bound) - before)
+        return self._committed[cap.name] + (cap.counted(bound) - before)
 
-    def _reserve_with(self, cap: CapBudget, node: str, bound: PowerBound) -> int:
+    def _reserve_with(self, cap: CapBudget, node: str, bound: PowerBound) -> NodeMilliwatts:
         reserve = self._reserves.get(cap.name)
-        return 0 if reserve is None else reserve.with_draw(node, cap.counted(bound))
+        return NodeMilliwatts(0) if reserve is None else reserve.with_draw(node, cap.counted(bound))
 
 
 class AdmittedReserve:
@@ -262,22 +264,28 @@ class AdmittedReserve:
     def __init__(self, cap: CapBudget, power: Mapping[str, NodePower]) -> None:
         self._reserve = cap.reserve
         self._distances = {
-            node: max(0, largest - cap.counted(power[node].committed)) for node, largest in cap.reserve.largest.items()
+            node: _distance(largest, cap.counted(power[node].committed))
+            for node, largest in cap.reserve.largest.items()
         }
         self._in_order = sorted(self._distances.values())
 
-    def with_draw(self, node: str, draw: int) -> int:
+    def with_draw(self, node: str, draw: NodeMilliwatts) -> NodeMilliwatts:
         """What is held back with the node at `draw`: by the largest distances, one of which may be its own."""
         most = self._in_order[-self._reserve.nodes - 1 :]
         if node in self._distances:
             if self._distances[node] in most:
                 most.remove(self._distances[node])
-            insort(most, max(0, self._reserve.largest[node] - draw))
-        return sum(most[-self._reserve.nodes :])
+            insort(most, _distance(self._reserve.largest[node], draw))
+        return of_nodes(most[-self._reserve.nodes :])
 
-    def commit(self, node: str, draw: int) -> None:
+    def commit(self, node: str, draw: NodeMilliwatts) -> None:
         """Count the node with `draw` from now on."""
         if node in self._distances:
             del self._in_order[bisect_left(self._in_order, self._distances[node])]
-            self._distances[node] = max(0, self._reserve.largest[node] - draw)
+            self._distances[node] = _distance(self._reserve.largest[node], draw)
             insort(self._in_order, self._distances[node])
+
+
+def _distance(largest: NodeMilliwatts, draw: NodeMilliwatts) -> NodeMilliwatts:
+    """How far a node may jump from what it may draw."""
+    return max(NodeMilliwatts(0), largest - draw)

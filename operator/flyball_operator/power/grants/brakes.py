@@ -14,7 +14,7 @@ from itertools import chain
 
 from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.units import NodeMilliwatts
+from flyball_api.units import NodeMilliwatts, of_nodes
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.state import CapState
@@ -250,11 +250,11 @@ class _Slope:
     limits can only bound.
     """
 
-    top: int
-    least: int
-    above: int
-    excess: int
-    expected: int | None
+    top: NodeMilliwatts
+    least: NodeMilliwatts
+    above: NodeMilliwatts
+    excess: NodeMilliwatts
+    expected: NodeMilliwatts | None
 
     @classmethod
     def of(cls, info: NodeInfo, *, expected: bool) -> _Slope:
@@ -264,32 +264,36 @@ class _Slope:
         allowed = grant.bound if braked is None else grant.bound.at_most(braked)
         least = grant.lowered(0).bound.limit_milliwatts
         is_current = info.power.accepted == grant.version  # else what is committed is of grants before it, too
-        excess = max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if is_current else 0
+        excess = NodeMilliwatts(0)
+        if is_current:
+            excess = max(excess, committed.limit_milliwatts - allowed.limit_milliwatts)
         if excess:  # some GPU there does not take its limit, nor would it take a lower one
             least = allowed.limit_milliwatts
         return cls(
             top=allowed.limit_milliwatts,
             least=least,
-            above=max(0, grant.bound.limit_milliwatts - least),
+            above=max(NodeMilliwatts(0), grant.bound.limit_milliwatts - least),
             excess=excess,
             expected=allowed.expected_milliwatts if expected else None,
         )
 
-    def at(self, kept_millionths: int) -> int:
+    def at(self, kept_millionths: int) -> NodeMilliwatts:
         """What it counts with once a brake with this share is acknowledged; shares of limits are rounded down."""
-        limit = min(self.top, self.least + self.above * kept_millionths // MILLIONTHS)
+        limit = min(self.top, self.least + NodeMilliwatts(self.above * kept_millionths // MILLIONTHS))
         return (limit if self.expected is None else min(limit, self.expected)) + self.excess
 
 
-def _fit(slopes: Mapping[str, _Slope], kept_millionths: int, fixed: Mapping[str, int], budget: CapBudget) -> bool:
+def _fit(
+    slopes: Mapping[str, _Slope], kept_millionths: int, fixed: Mapping[str, NodeMilliwatts], budget: CapBudget
+) -> bool:
     """Whether the nodes, beside those that are `fixed`, come to no more than the budget under a brake with this share;
     under none above it, where not."""
     draws = [slope.at(kept_millionths) for slope in slopes.values()]
     reserve = budget.reserve.of(chain(fixed.items(), zip(slopes, draws, strict=True)))
-    return sum(draws) + sum(fixed.values()) + reserve <= budget.budget_milliwatts
+    return of_nodes(draws) + of_nodes(fixed.values()) + reserve <= budget.budget_milliwatts
 
 
-def _share_that_fits(slopes: Mapping[str, _Slope], fixed: Mapping[str, int], budget: CapBudget) -> int:
+def _share_that_fits(slopes: Mapping[str, _Slope], fixed: Mapping[str, NodeMilliwatts], budget: CapBudget) -> int:
     """The largest share under which the nodes come to no more than the budget; 0 where none does."""
     low, high = 0, MILLIONTHS
     while low < high:

@@ -32,7 +32,7 @@ class _Allowance:
 
     milliwatts: int
     since: float
-    committed: int
+    committed: NodeMilliwatts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Share:
     """How high each job's limits may be until the next step, in milliwatts a GPU, by node, pod and job uid."""
 
     since: float
-    limits: dict[tuple[str, str, str], int]
+    limits: dict[tuple[str, str, str], MilliwattsPerGpu]
 
 
 class Ramps:
@@ -67,7 +67,7 @@ class Ramps:
                 target.node: max(0, int(counts.counted(target.bound) - counts.counted(power[target.node].committed)))
                 for target in under
             }
-            committed = int(counts.committed(power))
+            committed = counts.committed(power)
             self._update_allowance(cap, committed, list(rises.values()), monotonic)
             room, wanted = self._allowances[cap.cap.uid].milliwatts, sum(rises.values())
             if wanted > room:
@@ -103,11 +103,15 @@ class Ramps:
             for job in target.jobs:
                 key, before = (target.node, job.pod_name, job.uid), held.get((job.pod_name, job.uid))
                 if key not in share.limits:
-                    least = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
+                    least = target.min_limit_milliwatts
+                    if before is not None:
+                        least = max(least, before.power_limit_milliwatts)
                     rise = int(max(0, job.power_limit_milliwatts - least) * fraction)
                     share.limits[key] = least + in_whole_watts(MilliwattsPerGpu(rise))
 
-    def _update_allowance(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> None:
+    def _update_allowance(
+        self, cap: CapState, committed: NodeMilliwatts, rises: Sequence[int], monotonic: float
+    ) -> None:
         """Take in what is committed now, and by how many milliwatts it is wanted to rise on each node.
 
         While nothing is wanted, nothing is saved up; else as much as the largest rise of one node, as one that cannot be
@@ -125,14 +129,14 @@ class Ramps:
         self._allowances[cap.cap.uid] = _Allowance(left, since, committed)
 
 
-def _raised_to(target: GrantTarget, limits: Mapping[tuple[str, str, str], int]) -> GrantTarget:
+def _raised_to(target: GrantTarget, limits: Mapping[tuple[str, str, str], MilliwattsPerGpu]) -> GrantTarget:
     """`target` with no job's limit above what it may be by now."""
     jobs: list[JobGrant] = []
     bounds: list[PowerBound] = []
     for job, bound in zip(target.jobs, target.job_bounds, strict=True):
         most = limits[target.node, job.pod_name, job.uid]
         if job.power_limit_milliwatts > most:
-            job = replace(job, power_limit_milliwatts=MilliwattsPerGpu(most))
+            job = replace(job, power_limit_milliwatts=most)
         of_job = job.limit_milliwatts
         jobs.append(job)
         bounds.append(PowerBound(of_job, min(bound.expected_milliwatts, of_job)))

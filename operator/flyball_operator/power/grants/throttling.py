@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flyball_api.grant import JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, in_whole_watts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, node_milliwatts, of_nodes
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget, NodePower
@@ -63,8 +63,8 @@ class _Load:
     """What one node comes to under a cap in milliwatts: at the smallest limits, and above them by the jobs' priority."""
 
     node: str
-    least: int
-    above: Mapping[int, int]
+    least: NodeMilliwatts
+    above: Mapping[int, NodeMilliwatts]
 
     @classmethod
     def of(
@@ -73,20 +73,20 @@ class _Load:
         if is_fixed:
             return cls(target.node, cap.counted(node.committed | target.bound), {})
         least = cap.counted(target.rest) + _held_above(node, cap)
-        above: dict[int, int] = {}
+        above: dict[int, NodeMilliwatts] = {}
         for job, bound in zip(target.jobs, target.job_bounds, strict=True):
-            smallest = min(target.min_limit_milliwatts * job.gpus, cap.counted(bound))
+            smallest = min(node_milliwatts(target.min_limit_milliwatts, job.gpus), cap.counted(bound))
             least += smallest
             priority = _priority(job, cap, priorities)
-            above[priority] = above.get(priority, 0) + cap.counted(bound) - smallest
+            above[priority] = above.get(priority, NodeMilliwatts(0)) + (cap.counted(bound) - smallest)
         return cls(target.node, least, above)
 
-    def at(self, shares: Mapping[int, tuple[int, int]]) -> int:
+    def at(self, shares: Mapping[int, tuple[int, int]]) -> NodeMilliwatts:
         """What it comes to where so much (in so many parts) of what is above is kept, by priority; rounded up."""
         kept = (
             -(-above * shares[priority][0] // shares[priority][1]) for priority, above in self.above.items() if above
         )
-        return self.least + sum(kept)
+        return self.least + NodeMilliwatts(sum(kept))
 
 
 def _above_smallest(loads: Iterable[_Load]) -> Counter[int]:
@@ -102,7 +102,7 @@ def _excess(loads: Sequence[_Load], above: Counter[int], cap: CapBudget) -> int:
 
     Where the cap reserves for nodes that jump, what is taken of a node can make the reserve grow by as much.
     """
-    excess = sum(load.least for load in loads) + above.total() - cap.budget_milliwatts
+    excess = of_nodes(load.least for load in loads) + above.total() - cap.budget_milliwatts
     if not cap.reserve.nodes:
         return excess
     least = max(0, min(excess, above.total()))
@@ -118,15 +118,15 @@ def _fits(taken: int, loads: Sequence[_Load], above: Mapping[int, int], cap: Cap
         shares[priority] = max(0, milliwatts - left), milliwatts
         left = max(0, left - milliwatts)
     draws = [(load.node, load.at(shares)) for load in loads]
-    return sum(draw for _, draw in draws) + cap.reserve.of(draws) <= cap.budget_milliwatts
+    return of_nodes(draw for _, draw in draws) + cap.reserve.of(draws) <= cap.budget_milliwatts
 
 
-def _held_above(node: NodePower, cap: CapBudget) -> int:
+def _held_above(node: NodePower, cap: CapBudget) -> NodeMilliwatts:
     """What a node's GPUs hold above the grant that its agent has acknowledged, which no lower one takes from them."""
     grant = node.grant
     if grant is None or node.unsettled or node.accepted != grant.version:
-        return 0
-    return max(0, cap.counted(node.committed) - cap.counted(grant.bound))
+        return NodeMilliwatts(0)
+    return max(NodeMilliwatts(0), cap.counted(node.committed) - cap.counted(grant.bound))
 
 
 def _priority(job: JobGrant, cap: CapBudget, priorities: Mapping[str, int]) -> int:

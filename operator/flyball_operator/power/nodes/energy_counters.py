@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import DriverSession, GpuNode
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, of_nodes
 
 from flyball_operator.power.nodes.info import NodeInfo
 
@@ -56,7 +56,7 @@ class _Seen:
 
 def most_joules(nodes: Iterable[NodeInfo], seconds: float) -> float:
     """What is believed at most of the counters of these nodes to have risen by in so long."""
-    return FASTEST * sum(info.max_limits_milliwatts for info in nodes) / MILLIWATTS_PER_WATT * seconds
+    return FASTEST * of_nodes(info.max_limits_milliwatts for info in nodes) / MILLIWATTS_PER_WATT * seconds
 
 
 class EnergyCounters:

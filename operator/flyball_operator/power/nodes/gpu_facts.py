@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flyball_api.gpu_node import GpuNode, GpuReport, PowerLimits
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, node_milliwatts
+from flyball_api.units import (
+    MILLIWATTS_PER_WATT,
+    MilliwattsPerGpu,
+    NodeMilliwatts,
+    held_milliwatts,
+    node_milliwatts,
+    of_gpus,
+)
 from flyball_api.workloads import NodeView
 from flyball_kube.logs import get_logger
 from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, catalogue, gpu_model_for
@@ -110,10 +117,10 @@ def gpu_facts(
         lost_gpus=unseen + sum(not report.healthy for report in reports) if reports else 0,
         min_limit_milliwatts=least or model_min,
         default_limit_milliwatts=max((limit.default_milliwatts for limit in limits), default=UNKNOWN) or model_default,
-        max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (believable - len(known_max)) * model_max),
-        largest_milliwatts=NodeMilliwatts(sum(_largest(limit, unknown_max) for limit in limits) + unseen_milliwatts),
+        max_limits_milliwatts=of_gpus(known_max) + node_milliwatts(model_max, believable - len(known_max)),
+        largest_milliwatts=of_gpus(_largest(limit, unknown_max) for limit in limits) + unseen_milliwatts,
         unseen_milliwatts=unseen_milliwatts,
-        measured_milliwatts=NodeMilliwatts(sum(_believable_power(product, known, report) for report in reports)),
+        measured_milliwatts=of_gpus(_believable_power(product, known, report) for report in reports),
     )
 
 
@@ -140,14 +147,14 @@ def _believable_min(product: str, known: GpuModel | None, reported: MilliwattsPe
     return highest
 
 
-def _believable_power(product: str, known: GpuModel | None, report: GpuReport) -> int:
+def _believable_power(product: str, known: GpuModel | None, report: GpuReport) -> MilliwattsPerGpu:
     """A GPU's measured power, at most what one can draw for a second at its largest limit: no word of one agent may stand
     for a breach by many, or use up what others share."""
-    power = report.power_milliwatts or 0
+    power = report.power_milliwatts or MilliwattsPerGpu(0)
     # Who leaves the limit out is bounded by what such GPUs have.
     model_max = LARGEST_DEFAULT_LIMIT_WATTS if known is None else known.max_power_limit_watts
     largest = report.limits.max_milliwatts or _from_watts(model_max)
-    return min(power, int(_believable_max(product, known, largest) * MOST_POWER_OVER_LIMIT))
+    return min(power, MilliwattsPerGpu(int(_believable_max(product, known, largest) * MOST_POWER_OVER_LIMIT)))
 
 
 def _largest(limits: PowerLimits, unknown: MilliwattsPerGpu) -> MilliwattsPerGpu:

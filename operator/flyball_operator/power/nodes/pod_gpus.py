@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode, GpuReport
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
 from flyball_api.workloads import PodView
 
 from flyball_operator.power.nodes.info import NodeInfo
@@ -79,4 +79,4 @@ def _by_pod(gpu_node: GpuNode) -> dict[PodName, PodGpus]:
 
 def _sum_of(values: list[MilliwattsPerGpu | None]) -> NodeMilliwatts | None:
     known = [value for value in values if value is not None]
-    return NodeMilliwatts(sum(known)) if values and len(known) == len(values) else None
+    return of_gpus(known) if values and len(known) == len(values) else None

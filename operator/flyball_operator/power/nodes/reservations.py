@@ -17,6 +17,7 @@ from flyball_api.units import (
     held_milliwatts,
     in_whole_watts,
     node_milliwatts,
+    of_nodes,
 )
 from flyball_api.workloads import PERMILLE
 from msgspec import Struct
@@ -127,7 +128,7 @@ def reserved_milliwatts(node: NodeInfo, rules: NodeRules) -> NodeMilliwatts:
 def foreign_milliwatts(node: NodeInfo, rules: NodeRules) -> NodeMilliwatts:
     """What the GPUs of pods outside Flyball may draw together."""
     return NodeMilliwatts(
-        sum(node_milliwatts(foreign_gpu_milliwatts(node, rules, pod), pod.gpus) for pod in node.foreign_pods)
+        of_nodes(node_milliwatts(foreign_gpu_milliwatts(node, rules, pod), pod.gpus) for pod in node.foreign_pods)
     )
 
 
