@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from flyball.pipelines.plan import Kernels, StagePlans
+from flyball_api.names import ANNOTATION_STRAGGLER
 from flyball_frontiers.kareus import (
     KernelSchedule,
     Measurement,
@@ -135,6 +137,46 @@ def test_a_pipelines_boards_run_at_the_clocks_of_its_plan(bench: Bench, tmp_path
     assert slower > stages[0].fastest_seconds
     goes_by(stages[0].at(slower).seconds)
     assert [pod["metadata"]["uid"] for pod in bench.objects("pods")] == pods, "nothing was restarted"
+
+
+def test_a_straggler_that_somebody_announces_is_answered_within_two_seconds_and_no_longer_than_it_is_said_to_last(
+    bench: Bench, tmp_path: Path
+) -> None:
+    graph = pipeline_graph(PipelineProfile.from_csv(CSV), Schedule.ONE_F_ONE_B, MICROBATCHES)
+    document = perseus_document(graph, WAITING_WATTS, 20)
+    plans = StagePlans(document, 0)
+    slower = plans.at(1.2 * plans.fastest_seconds)
+    assert slower.joules < plans.at(plans.fastest_seconds).joules
+    submit(bench, "told", document, tmp_path, objective="Time")
+    bench.wait_running("told", STAGES)
+
+    def ran() -> list[Iteration]:
+        return read_iterations(tmp_path / "journal")
+
+    def goes_by(seconds: float) -> None:
+        bench.wait(
+            lambda: bool(ran()) and ran()[-1].planned_seconds == seconds,
+            lambda: f"iterations of {seconds} s; the last were planned for {[i.planned_seconds for i in ran()[-3:]]}",
+            120.0,
+        )
+
+    took = []
+    for _ in range(3):
+        goes_by(plans.fastest_seconds)
+        said = time.monotonic()
+        until = datetime.now(UTC) + timedelta(seconds=10)
+        bench.annotate("told", ANNOTATION_STRAGGLER, f"1.2 until {until.isoformat()}")
+        goes_by(slower.seconds)
+        slow = [c.start for i in ran() for c in i.computations if c.degree == 1.2 and c.start > said]
+        took.append(min(slow) - said)
+    print(f"slower {', '.join(f'{seconds:.2f} s' for seconds in took)} after it was said")
+    assert min(took) <= 2.0, "what else the machine does may delay one of them"
+    goes_by(plans.fastest_seconds)  # nobody takes the annotation back
+    bench.annotate("told", ANNOTATION_STRAGGLER, "1.2 replica 0")
+    bench.annotate("told", ANNOTATION_STRAGGLER, None)
+    before = len(ran())
+    bench.wait(lambda: len(ran()) > before + 3, lambda: f"more than {len(ran())} iterations", 120.0)
+    assert {i.planned_seconds for i in ran()[before:]} == {plans.fastest_seconds}, "the slow one goes on as it is"
 
 
 # Of the partition `attention`: its communication's SMs, and the kernel that it is launched with; what its computation then

@@ -117,6 +117,10 @@ class Bench:
     def change(self, name: str, **spec: Any) -> None:
         self.api.patch(self.path(name), {"spec": spec})
 
+    def annotate(self, name: str, annotation: str, value: str | None) -> None:
+        """Annotate a job; None takes the annotation away."""
+        self.api.patch(self.path(name), {"metadata": {"annotations": {annotation: value}}})
+
     def wait_job(self, name: str, holds: Callable[[Json | None], bool], what: str, seconds: float = 0.0) -> Json:
         """The job once `holds` is true of it; fails with its status otherwise."""
         return self._wait_object(self.path(name), holds, f"{name}: {what}", seconds)

@@ -8,13 +8,14 @@ import os
 from collections.abc import Sequence
 from typing import Callable
 
-from flyball.environment import Environment
+from flyball.environment import Environment, PipelineSection
 from flyball.node.agent import Agent
 from flyball.node.capabilities import KnownSetLatency
 from flyball.node.clocks import Clock, own_gpu
 from flyball.node.measuring import gpu_counter
 from flyball.pipelines.measured_stage import Keep, keep_in, report_to
-from flyball.pipelines.pipeline import Pipeline, read_plans
+from flyball.pipelines.pipeline import Pipeline
+from flyball.pipelines.plan import InvalidPlan, StagePlans
 from flyball.pipelines.point import WantedPoint
 from flyball.pipelines.stage_profile import StageProfile
 from flyball.shared_values import SharedValues
@@ -89,6 +90,7 @@ def own_pipeline(
         replicas=environment.world_size // plans.stages if plans is not None else 1,
         values=values,
         wanted_seconds=None if wanted is None else wanted.seconds,
+        told_degree=(lambda: 1.0) if wanted is None else lambda: wanted.degree(replica),
         profile=measured,
         keep_profile=keep,
         set_seconds=(lambda: None) if latency is None else latency.seconds,
@@ -130,3 +132,27 @@ def _not_measured(socket: str | None, gpu: str | None, profile: str) -> str:
         return "" if os.access(profile, os.W_OK) else f"the folder {profile} may not be written"
     except OSError as error:
         return str(error)
+
+
+def read_plans(path: str, stage: int, world_size: int, section: PipelineSection | None = None) -> StagePlans | None:
+    """The plans in a file; None, with a warning, where there are none that this training can run by.
+
+    Plans of other pipelines than the job's `section` says are none.
+    """
+    try:
+        plans = StagePlans.read(path, stage)
+    except (OSError, InvalidPlan) as error:
+        logger.warning("no clocks are asked for, training goes on: %s", error)
+        return None
+    stages = plans.stages
+    why = ""
+    if world_size % stages:
+        why = f"{world_size} processes are no whole number of pipelines of {stages} stages"
+    elif section is not None and section.stages not in (None, stages):
+        why = f"{path} is a plan of {stages} stages, and the job's spec.pipeline has {section.stages}"
+    elif section is not None and section.microbatches and not plans.microbatches_fit(section.microbatches):
+        why = f"{path} is no plan of the {section.microbatches} microbatches of the job's spec.pipeline"
+    if why:
+        logger.warning("no clocks are asked for, training goes on: %s", why)
+        return None
+    return plans

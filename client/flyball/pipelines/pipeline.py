@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Callable
 
-from flyball.environment import PipelineSection
 from flyball.node.clocks import Clock
 from flyball.pipelines.clock_changes import ClockChanges
 from flyball.pipelines.measured_stage import Keep
-from flyball.pipelines.plan import TOLERANCE, InvalidPlan, KernelsOf, Plan, StagePlans
+from flyball.pipelines.plan import TOLERANCE, KernelsOf, Plan, StagePlans
 from flyball.pipelines.slow_stage import SharedDegree, SlowStage
 from flyball.pipelines.stage_profile import StageProfile
 from flyball.shared_values import SharedValues
@@ -25,7 +24,8 @@ logger = logging.getLogger("flyball")
 
 # Replicas whose iterations differ by less are as fast as each other.
 LEAST_DEGREE = 1.03
-# How often, at the most, it is looked whether a stage of another replica has become slower within an iteration.
+# How often, at the most, it is looked within an iteration whether a stage of another replica has become slower, or is said
+# to be.
 LOOK_SECONDS = 0.25
 # Of what a stage tells within an iteration, so much has to be waited for in it for the next one to go by that.
 LEAST_WAITED = 0.1
@@ -40,6 +40,8 @@ class Pipeline:
     same iteration, the one after the next. `set_seconds` says how long a clock takes to be set, None where that is not
     known: where it comes too late for an iteration to be as short as it can be, and that is wanted, the stage runs at its
     plan's highest clock instead, by which no computation becomes longer than planned.
+
+    `told_degree` is what somebody outside says of how many times as long this replica's iterations take; 1: nobody does.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
     read that after they have waited for each other, and so change plans in the same iteration. A stage whose computations
@@ -57,6 +59,7 @@ class Pipeline:
         replicas: int = 1,
         values: SharedValues | None = None,
         wanted_seconds: Callable[[], float] | None = None,
+        told_degree: Callable[[], float] = lambda: 1.0,
         profile: StageProfile | None = None,
         keep_profile: Keep | None = None,
         set_seconds: Callable[[], float | None] = lambda: None,
@@ -66,6 +69,7 @@ class Pipeline:
         fastest_seconds = plans.fastest_seconds if plans is not None else 0.0
         self._seconds = fastest_seconds if wanted_seconds is None else wanted_seconds()
         self._wanted_seconds = wanted_seconds if stage == 0 and replica == 0 else None
+        self._told_degree = told_degree
         # What the first stage has told last, and from which iteration on: a new word follows when all go by that.
         self._shared_point = (0, self._seconds)
         self._clock = clock
@@ -141,7 +145,7 @@ class Pipeline:
         now = self._began_computation = self._monotonic()
         if self._began is None:
             self._began, self._scaled = now, (0.0, now)
-        if self._replicas > 1 and self._iteration > 0 and now >= self._look_at:
+        if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             plan = self._look(plan, now)
         self._computation.kernels = plan.kernels(instruction, microbatch)
@@ -158,18 +162,22 @@ class Pipeline:
             self._clock.ask(clock)
 
     def _look(self, plan: Plan, now: float) -> Plan:
-        """The plan to go on by: a slower one where another replica has become slower than this one."""
-        found = self._shared_degree.found(self._iteration)
-        if found is None or found[0] == self._replica or self._plans is None:
+        """The plan to go on by: a slower one where another replica has become slower than this one, or will be."""
+        degree = max(self._told_degree(), self._slowed_degree())
+        if degree < LEAST_DEGREE or self._plans is None:
             return plan
-        # Where all become slower, as under a cap that falls, nobody waits for anybody.
-        degree = found[2] / self._slow_stage.possible_degree
         slower = self._plans.at(self._seconds * degree)
-        if degree < LEAST_DEGREE or slower.seconds <= plan.seconds:
+        if slower.seconds <= plan.seconds:
             return plan
         self._scaled = self._by_the_fastest(now), now
         self._plan, self.straggler_degree, self._changed = slower, degree, True
         return slower
+
+    def _slowed_degree(self) -> float:
+        """How much longer the iteration becomes by a stage of another replica, as that has told since it began."""
+        found = self._shared_degree.found(self._iteration) if self._replicas > 1 and self._iteration > 0 else None
+        # Where all become slower, as under a cap that falls, nobody waits for anybody.
+        return 1.0 if found is None or found[0] == self._replica else found[2] / self._slow_stage.possible_degree
 
     def _by_the_fastest(self, now: float) -> float:
         """How long the iteration would have taken up to now by the fastest plan."""
@@ -239,7 +247,7 @@ class Pipeline:
             fastest = self._seconds <= self._plans.fastest_seconds * (1 + TOLERANCE)
             self._clock_changes.iteration_over(self._stage, fastest=fastest)
             paces = self._paces()
-            degree = max(self._replica_degree, self._found_degree(paces))
+            degree = max(self._replica_degree, self._told_degree(), self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
             plan = self._plans.at(self._seconds * self.straggler_degree)
             self._compare_next(paces, plan)
@@ -367,27 +375,3 @@ class _Waiting:
     ) -> None:
         if kind is None:
             self._pipeline._synchronized()
-
-
-def read_plans(path: str, stage: int, world_size: int, section: PipelineSection | None = None) -> StagePlans | None:
-    """The plans in a file; None, with a warning, where there are none that this training can run by.
-
-    Plans of other pipelines than the job's `section` says are none.
-    """
-    try:
-        plans = StagePlans.read(path, stage)
-    except (OSError, InvalidPlan) as error:
-        logger.warning("no clocks are asked for, training goes on: %s", error)
-        return None
-    stages = plans.stages
-    why = ""
-    if world_size % stages:
-        why = f"{world_size} processes are no whole number of pipelines of {stages} stages"
-    elif section is not None and section.stages not in (None, stages):
-        why = f"{path} is a plan of {stages} stages, and the job's spec.pipeline has {section.stages}"
-    elif section is not None and section.microbatches and not plans.microbatches_fit(section.microbatches):
-        why = f"{path} is no plan of the {section.microbatches} microbatches of the job's spec.pipeline"
-    if why:
-        logger.warning("no clocks are asked for, training goes on: %s", why)
-        return None
-    return plans

@@ -33,6 +33,7 @@ from flyball_api.energy_aware_job.status import (
     QueuePlace,
     RecurringRun,
 )
+from flyball_api.energy_aware_job.straggler import Straggler, read_straggler
 
 __all__ = [
     "KIND",
@@ -64,6 +65,8 @@ __all__ = [
     "QueuePlace",
     "Recurrence",
     "RecurringRun",
+    "Straggler",
     "Training",
     "read_energy_aware_job",
+    "read_straggler",
 ]

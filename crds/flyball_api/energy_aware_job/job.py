@@ -12,8 +12,9 @@ import msgspec
 from flyball_api.conditions import StoredCondition
 from flyball_api.energy_aware_job.spec import EnergyAwareJobSpec, Recurrence, Training
 from flyball_api.energy_aware_job.status import EnergyAwareJobStatus, RecurringRun
+from flyball_api.energy_aware_job.straggler import Straggler, read_straggler
 from flyball_api.frontier import FrontierBounds
-from flyball_api.names import LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
+from flyball_api.names import ANNOTATION_STRAGGLER, LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
 from flyball_api.reading import InvalidObject, ObjectMeta, is_deeper, read_metadata, read_spec, read_status
 
 KIND = "EnergyAwareJob"
@@ -24,10 +25,13 @@ DEEPEST_TEMPLATE = 64
 
 @dataclass(frozen=True, slots=True)
 class EnergyAwareJob:
-    """One EnergyAwareJob; `conditions` are its status' by their types, `problems` what of the status cannot be read.
+    """One EnergyAwareJob; `conditions` are its status' by their types, `problems` what of status or annotations cannot be
+    read.
 
     Of a recurring job `spec.training` has the batch size that was chosen for this run, and the iterations that make as many
     samples of it; `default_batch_size` is the one that was written.
+
+    `straggler` is what somebody says in an annotation of how long its pipelines' iterations take; None: nobody does.
 
     A template that is too deep to be worked with is left out of the spec, and `template_problem` says so.
 
@@ -47,6 +51,7 @@ class EnergyAwareJob:
     problems: tuple[str, ...] = ()
     observed: bool = False
     template_problem: str = ""
+    straggler: Straggler | None = None
     finished: bool = field(init=False, compare=False)
     wants_gpus: bool = field(init=False, compare=False)
 
@@ -151,6 +156,7 @@ def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
     status, problems = read_status(raw, EnergyAwareJobStatus)
     if metadata.creation_timestamp is None:
         raise InvalidObject(f"{KIND} {metadata.key}: metadata.creationTimestamp is missing")
+    straggler, unread = _straggler(metadata)
     conditions = {condition.type: condition for condition in status.conditions}
     default_batch_size = spec.training.global_batch_size
     recurrence, run = spec.recurrence, status.recurrence
@@ -163,10 +169,22 @@ def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
         status,
         conditions,
         default_batch_size,
-        problems,
+        problems + unread,
         observed=metadata.labels.get(LABEL_MODE) == MODE_OBSERVE,
         template_problem=template_problem,
+        straggler=straggler,
     )
+
+
+def _straggler(metadata: ObjectMeta) -> tuple[Straggler | None, tuple[str, ...]]:
+    """What the annotation says, and what of it cannot be read."""
+    text = metadata.annotations.get(ANNOTATION_STRAGGLER, "")
+    if not text:
+        return None, ()
+    try:
+        return read_straggler(text), ()
+    except ValueError as error:
+        return None, (f"metadata.annotations[{ANNOTATION_STRAGGLER}]: {error}",)
 
 
 def _is_of(recurrence: Recurrence, run: RecurringRun) -> bool:

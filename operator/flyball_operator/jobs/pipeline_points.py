@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_aware_job import EnergyAwareJob, Straggler
+from flyball_api.times import format_time
 from flyball_api.workloads import PodView
 
 # Of the time to a deadline, what the iterations may take: checkpoints and clocks that come late take some, too.
 SHARE_OF_DEADLINE = 0.95
-# What the time for an iteration has to change by to be told anew, and how often pods are told anything.
+# What the time for an iteration has to change by to be told anew, and how often pods are told anything; of a straggler
+# sooner, which is to be answered within two seconds.
 SIGNIFICANT_SHARE = 0.02
 PAUSE_SECONDS = 5.0
+STRAGGLER_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,27 @@ def pipeline_objective(job: EnergyAwareJob) -> str:
 
 
 def wanted_point(job: EnergyAwareJob, iterations_done: float, max_megahertz: int | None, now: datetime) -> str:
-    """The annotation's value: objective, seconds for an iteration and the granted clock, as far as there are such."""
+    """The annotation's value: objective, seconds for an iteration, granted clock and straggler, as far as there are."""
     seconds = iteration_seconds(job, iterations_done, now)
     wanted: dict[str, Any] = {"objective": pipeline_objective(job)}
     if seconds is not None:
         wanted["iterationSeconds"] = float(f"{seconds:.6g}")
     if max_megahertz is not None:
         wanted["maxMegahertz"] = max_megahertz
+    if job.straggler is not None and not job.observed:
+        wanted["straggler"] = _told(job.straggler)
     return json.dumps(wanted)
+
+
+def _told(straggler: Straggler) -> dict[str, Any]:
+    """What pods are told of a straggler: when it begins and ends is theirs to see, whoever leads by then."""
+    told: dict[str, Any] = {"degree": straggler.degree, "replica": straggler.replica}
+    told |= {
+        name: format_time(instant)
+        for name, instant in (("from", straggler.since), ("until", straggler.until))
+        if instant is not None
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def point_change(

@@ -20,9 +20,10 @@ from flyball.job import Job
 from flyball.node.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
 from flyball.pipelines import measured_stage
 from flyball.pipelines import own as own_pipeline
-from flyball.pipelines.pipeline import LEAST_DEGREE, Pipeline, read_plans
+from flyball.pipelines.own import read_plans
+from flyball.pipelines.pipeline import LEAST_DEGREE, Pipeline
 from flyball.pipelines.plan import MAX_COMPUTATIONS, InvalidPlan, StagePlans
-from flyball.pipelines.point import WantedPoint
+from flyball.pipelines.point import LOOK_SECONDS, WantedPoint
 from flyball.pipelines.slow_stage import SharedDegree
 from flyball.shared_values import SharedValues
 from flyball_frontiers.pipeline import (
@@ -358,7 +359,7 @@ def told(path: Path, **point: Any) -> None:
     new.rename(path)
 
 
-def test_the_file_says_which_point_is_wanted_and_is_looked_at_once_a_second(
+def test_the_file_says_which_point_is_wanted_and_is_looked_at_now_and_then(
     document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, plans, path = Now(), StagePlans(document, 0), tmp_path / "point.json"
@@ -368,7 +369,7 @@ def test_the_file_says_which_point_is_wanted_and_is_looked_at_once_a_second(
     assert wanted.seconds() == plans.seconds_for("Energy") > plans.fastest_seconds
     told(path, objective="Time")
     assert wanted.seconds() == plans.seconds_for("Energy")
-    now.seconds += 1.0
+    now.seconds += LOOK_SECONDS
     assert wanted.seconds() == plans.fastest_seconds
     due = plans.fastest_seconds * 1.05
     for point, seconds in (
@@ -379,7 +380,7 @@ def test_the_file_says_which_point_is_wanted_and_is_looked_at_once_a_second(
             plans.seconds_for("Energy", 1e-9, 1000),
         ),
     ):
-        now.seconds += 1.0
+        now.seconds += LOOK_SECONDS
         told(path, **point)
         assert wanted.seconds() == seconds
     assert not caplog.records
@@ -389,18 +390,81 @@ def test_the_file_says_which_point_is_wanted_and_is_looked_at_once_a_second(
         "[]",
         '{"objective": "Speed"}',
         '{"objective": "Energy", "maxMegahertz": "all"}',
+        '{"objective": "Time", "straggler": 1.2}',
+        '{"objective": "Time", "straggler": {"replica": 0}}',
+        '{"objective": "Time", "straggler": {"degree": 1.2, "replica": "0"}}',
+        '{"objective": "Time", "straggler": {"degree": 1.2, "until": "noon"}}',
         "[" * 4000,
         None,
     ):
-        now.seconds += 1.0
+        now.seconds += LOOK_SECONDS
         path.unlink(missing_ok=True)
         if text is not None:
             path.write_text(text)
         assert wanted.seconds() == last
     assert len(caplog.records) == 1
-    now.seconds += 1.0
+    now.seconds += LOOK_SECONDS
     told(path, objective="Time")
     assert wanted.seconds() == plans.fastest_seconds, "what can be read again counts again"
+
+
+def test_a_straggler_that_the_file_tells_of_counts_for_all_but_itself_and_between_its_times(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    now, wall, plans, path = Now(), Now(), StagePlans(document, 0), tmp_path / "point.json"
+    wall.seconds = 1_769_860_800.0  # 2026-01-31T12:00:00Z
+    path.write_text("")
+    section = PipelineSection("plan.json", objective="Time", point_file=str(path))
+    wanted = WantedPoint(plans, section, now, wall)
+    assert [wanted.degree(replica) for replica in (0, 1)] == [1.0, 1.0]
+
+    def degrees(**straggler: Any) -> list[float]:
+        now.seconds += LOOK_SECONDS
+        told(path, objective="Time", straggler=straggler)
+        return [wanted.degree(replica) for replica in (0, 1)]
+
+    assert degrees(degree=1.2) == [1.2, 1.2], "somebody else is waited for"
+    assert degrees(degree=1.2, replica=1) == [1.2, 1.0], "the slow one goes on as it is"
+    assert degrees(degree=1.3, **{"from": "2026-01-31T12:00:10Z", "until": "2026-01-31T12:01:00Z"}) == [1.0, 1.0]
+    wall.seconds += 10.0
+    assert wanted.degree(0) == 1.3, "without another look at the file"
+    wall.seconds += 50.0
+    assert wanted.degree(0) == 1.0
+    assert wanted.seconds() == plans.fastest_seconds
+    now.seconds += LOOK_SECONDS
+    told(path, objective="Time")
+    assert wanted.degree(0) == 1.0
+
+
+def test_told_of_a_straggler_stages_go_over_within_the_iteration_and_come_back_in_the_next_that_begins_without(
+    document: dict[str, Any],
+) -> None:
+    now, asked, plans, degree = Now(), Asked(), StagePlans(document, 0), Wanted(1.0)
+    pipeline = Pipeline(plans, asked, stage=0, told_degree=degree, monotonic=now)
+    slower = plans.at(plans.fastest_seconds * 1.2)
+    assert slower.seconds > plans.fastest_seconds
+
+    def planned() -> float | None:
+        return None if pipeline.plan is None else pipeline.plan.seconds
+
+    with pipeline.forward(0):
+        now.seconds += 1.0
+    degree.value = 1.2
+    with pipeline.forward(1):
+        now.seconds += 1.0
+    assert planned() == slower.seconds
+    assert asked.megahertz[-1] == slower.clock_megahertz("forward", 1)
+    degree.value = 1.0
+    with pipeline.forward(2):
+        now.seconds += 1.0
+    assert planned() == slower.seconds, "what is waited for in this iteration is waited for"
+    with pipeline.synchronize():
+        pass
+    assert (planned(), pipeline.straggler_degree) == (plans.fastest_seconds, 1.0)
+    degree.value = 1.2
+    with pipeline.synchronize():
+        pass
+    assert (planned(), pipeline.straggler_degree) == (slower.seconds, 1.2)
 
 
 def test_no_faster_plan_is_taken_than_the_granted_clock_allows(document: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from flyball_api.names import ANNOTATION_PIPELINE_POINT
+from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.names import ANNOTATION_PIPELINE_POINT, ANNOTATION_STRAGGLER, LABEL_MODE, MODE_OBSERVE
 from flyball_operator.jobs.manifests import incarnation_job
-from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, SIGNIFICANT_SHARE
+from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, SIGNIFICANT_SHARE, STRAGGLER_PAUSE_SECONDS
 
 from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import NOW, decision, incarnation_view, job_view, pod_view, raw_job, running_pod
@@ -48,6 +49,11 @@ class Pods:
             "metadata": {**raw["metadata"], "generation": raw["metadata"].get("generation", 1) + 1},
             "spec": {**raw["spec"], **spec},
         }
+
+    def annotate(self, straggler: str) -> None:
+        raw = self.cluster.raw
+        annotations = {ANNOTATION_STRAGGLER: straggler}
+        self.cluster.raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
 
     def told(self, seconds: float = PAUSE_SECONDS) -> dict[str, Any] | None:
         """What a cycle tells them."""
@@ -127,3 +133,33 @@ def test_nobody_else_is_told_anything() -> None:
     plain.run_on(1)
     plain.cycle(PAUSE_SECONDS)
     assert not plain.step.points, "a job without a pipeline"
+
+
+def test_a_straggler_that_somebody_announces_is_told_at_once_however_lately_they_were_told_something_else() -> None:
+    pods = Pods(objective="Energy")
+    assert pods.told() is not None
+    pods.grant(990)
+    pods.annotate("1.2 replica 1 until 2026-01-31T12:00:00+01:00")
+    said = pods.told(STRAGGLER_PAUSE_SECONDS)
+    assert said is not None
+    assert said.pop("straggler") == {"degree": 1.2, "replica": 1, "until": "2026-01-31T11:00:00Z"}
+    assert said == {"objective": "Energy", "maxMegahertz": 990}
+    pods.annotate("1.3 from 2026-01-31T12:00:00Z")
+    assert pods.told(STRAGGLER_PAUSE_SECONDS / 2) is None, "not as often as somebody may write it"
+    said = pods.told(STRAGGLER_PAUSE_SECONDS / 2)
+    assert said is not None
+    assert said["straggler"] == {"degree": 1.3, "from": "2026-01-31T12:00:00Z"}
+    pods.annotate("")
+    said = pods.told(STRAGGLER_PAUSE_SECONDS)
+    assert said is not None
+    assert "straggler" not in said
+
+
+def test_a_start_is_told_of_the_straggler_that_there_is_and_a_job_that_is_observed_of_none() -> None:
+    raw = raw_job(pipeline=PIPELINE, training=TRAINING)
+    raw["metadata"]["annotations"] = {ANNOTATION_STRAGGLER: "1.5"}
+    for labels, told in ({}, {"degree": 1.5}), ({LABEL_MODE: MODE_OBSERVE}, None):
+        raw["metadata"]["labels"] = labels
+        made = incarnation_job(read_energy_aware_job(raw), 1, (A,), now=NOW)
+        point = json.loads(made["spec"]["template"]["metadata"]["annotations"][ANNOTATION_PIPELINE_POINT])
+        assert point.get("straggler") == told

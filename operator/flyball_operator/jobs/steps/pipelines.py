@@ -15,7 +15,12 @@ from flyball_operator.jobs.pipeline_plans import (
     measured_stages,
     plan_to_make,
 )
-from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, PointChange, point_change
+from flyball_operator.jobs.pipeline_points import (
+    PAUSE_SECONDS,
+    STRAGGLER_PAUSE_SECONDS,
+    PointChange,
+    point_change,
+)
 from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.steps.record import JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
@@ -28,14 +33,15 @@ def take_point_changes(pipelines: Pipelines, now: datetime, monotonic: float) ->
     found = []
     for job, record in pipelines:
         current, granted = job.step.current, job.memory.current
-        if current is None or monotonic < record.point_due_at:
+        pause = PAUSE_SECONDS if record.told_straggler == job.view.straggler else STRAGGLER_PAUSE_SECONDS
+        if current is None or monotonic < record.told_at + pause:
             continue
         if job.step.phase not in (JobPhase.STARTING, JobPhase.RUNNING):
             continue
         clock = None if granted is None else granted.clock_megahertz
         point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
         if point is not None:
-            record.point_due_at = monotonic + PAUSE_SECONDS
+            record.told_at, record.told_straggler = monotonic, job.view.straggler
             found.append(point)
     return found
 

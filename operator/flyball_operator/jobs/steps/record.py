@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism
+from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism, Straggler
 from flyball_api.gpu_node import PodReport, StageReport
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
@@ -56,7 +56,8 @@ class JobRecord:
     stop_reason: str = "the plan gives it no GPUs for now"
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
-    point_due_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
+    told_at: float = float("-inf")  # when its pipeline's pods were told their point last, and then of which straggler
+    told_straggler: Straggler | None = None
     plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
     measured_plan: MeasuredPlan | None = None  # what became of the last one
     # By which pipeline and measurements it was looked at whether one is to be made, and which one (None: none).
