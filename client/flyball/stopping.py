@@ -1,8 +1,9 @@
 """When to stop, so that every process of the job stops after the same step and its state is one state.
 
-In synchronous training no process ends a step before every other has begun it. Rank 0, having ended step n, proposes to
-stop after n + 1 and waits until the others have read that: none of them can be past it. Where one does not answer (it may
-be gone), rank 0 stops at n, where its state is whole.
+Processes that only queue what a GPU is to compute are not all at the same step. So rank 0 asks the others, and each
+promises not to go beyond the step that it is at, or the next one, before it knows when all stop: after the furthest of
+those. Where one does not answer (it may be gone), rank 0 stops where it is, its state being whole; who hears nothing from
+rank 0 leaves by itself.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ class Stopping:
         self._asked = False
         self._announced = False
         self._looked_at = monotonic()
+        self._iteration = 0
+        self._promised: int | None = None  # not to go beyond this step
         self._after: int | None = None
+        self._promising = threading.Lock()
         self.agreed = True
         """Whether all processes leave after the same step, as far as this one knows."""
         self._before: Any = None
         if values is not None:
             answers = [f"answer-{other}" for other in self._others] if rank == 0 else []
-            for name in ("asked", "after", *answers):
+            for name in ("asked", "stop", "after", *answers):
                 values.declare(name)
 
     def ask(self) -> None:
@@ -96,31 +100,48 @@ class Stopping:
         if self._asked and not self._announced:
             values.put("asked", "yes")
             self._announced = True
-        after = values.get("after")
-        if after is not None and after.isdecimal():
-            self._after = int(after)
-            values.put(f"answer-{self._rank}", after)
+        if self._promised is None and values.get("stop") is not None:
+            with self._promising:  # the training may be ending a step at this moment
+                self._promised = self._iteration + 1
+            values.put(f"answer-{self._rank}", str(self._promised))
 
     def due(self, iteration: int) -> bool:
-        """Whether to stop now, that many steps being done. Rank 0 may wait for the others here."""
-        if self._after is not None:
-            return iteration >= self._after
-        if not self._asked:
-            return False
-        if self._values is None or not self._others:
-            self._after = iteration
-        elif self._rank == 0:
-            self.agreed = self._all_answer(self._values, iteration + 1)
-            self._after = iteration + 1 if self.agreed else iteration
+        """Whether to stop now, that many steps being done. Those that are asked may wait for each other here."""
+        with self._promising:
+            self._iteration = iteration
+            promised = self._promised
+        values = self._values
+        if self._after is None:
+            if values is None or not self._others:
+                self._after = iteration if self._asked else None
+            elif self._rank == 0:
+                self._after = self._agree(values, iteration) if self._asked else None
+            elif promised is not None and iteration >= promised:
+                self._after = self._hear(values, iteration)
         return self._after is not None and iteration >= self._after
 
-    def _all_answer(self, values: SharedValues, after: int) -> bool:
+    def _agree(self, values: SharedValues, iteration: int) -> int:
+        """After which step all stop, as they have promised; this one where one does not answer."""
         until = self._monotonic() + ANSWER_SECONDS
+        after = iteration
         try:
+            values.put("stop", "yes")
+            for other in self._others:
+                answer = values.wait(f"answer-{other}", max(0.0, until - self._monotonic()), self._monotonic)
+                if answer is None or not answer.isdecimal():
+                    raise OSError(f"process {other} does not answer")
+                after = max(after, int(answer))
             values.put("after", str(after))
-            return all(
-                values.wait(f"answer-{other}", max(0.0, until - self._monotonic()), self._monotonic) is not None
-                for other in self._others
-            )
         except OSError:
-            return False
+            self.agreed = False
+            return iteration
+        return after
+
+    def _hear(self, values: SharedValues, iteration: int) -> int:
+        """What rank 0 says; this step where it says nothing."""
+        try:
+            after = values.wait("after", 2 * ANSWER_SECONDS, self._monotonic)
+        except OSError:
+            after = None
+        self.agreed = after is not None and after.isdecimal()
+        return int(after) if after is not None and after.isdecimal() else iteration

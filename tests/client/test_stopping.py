@@ -23,7 +23,7 @@ def test_whoever_looks_for_a_value_makes_its_file_first(tmp_path: Path) -> None:
     """A network file system may remember for half a minute that a file was not there."""
     first, second = SharedValues(str(tmp_path)), SharedValues(str(tmp_path))
     Stopping(1, 2, second)
-    assert {path.name for path in tmp_path.iterdir()} == {"asked", "after"}
+    assert {path.name for path in tmp_path.iterdir()} == {"asked", "stop", "after"}
     assert second.wait("restored", 0.0) is None
     assert (tmp_path / "restored").exists()
     first.put("restored", "nothing")
@@ -33,14 +33,19 @@ def test_whoever_looks_for_a_value_makes_its_file_first(tmp_path: Path) -> None:
 
 
 class Gang:
-    """Threads that train in step: none ends a step before all have begun it, as by an all-reduce."""
+    """Threads that train in step: none ends a step before all have begun it, as by an all-reduce.
 
-    def __init__(self, folder: Path, world_size: int) -> None:
+    Those that only queue their steps may be `ahead` by so many more; rank 0 is the slowest then.
+    """
+
+    def __init__(self, folder: Path, world_size: int, ahead: int = 0) -> None:
         self.stoppings = [
             Stopping(rank, world_size, SharedValues(str(folder)) if world_size > 1 else None)
             for rank in range(world_size)
         ]
-        self._reduced = threading.Barrier(world_size)
+        self._ahead = ahead
+        self._begun = [0] * world_size
+        self._begins = threading.Condition()
         self._ended = threading.Event()
         self.left_after: dict[int, int] = {}
         self.steps = [0] * world_size
@@ -52,8 +57,15 @@ class Gang:
     def _train(self, rank: int) -> None:
         chance = random.Random(rank)
         while True:
-            self._reduced.wait(PATIENCE_SECONDS)
-            for _ in range(chance.randint(0, 2000)):
+            with self._begins:
+                self._begun[rank] += 1
+                self._begins.notify_all()
+                reduced = self._begins.wait_for(
+                    lambda: min(self._begun) >= self._begun[rank] - self._ahead, PATIENCE_SECONDS
+                )
+                if not reduced:
+                    return
+            for _ in range(chance.randint(0, 2000) * (10 if self._ahead and rank == 0 else 1)):
                 pass
             self.steps[rank] += 1
             if self.stoppings[rank].due(self.steps[rank]):
@@ -73,8 +85,9 @@ class Gang:
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("asked", ["all", "first", "last"])
-def test_all_leave_after_the_same_step(tmp_path: Path, world_size: int, asked: str) -> None:
-    gang = Gang(tmp_path, world_size)
+@pytest.mark.parametrize("ahead", [0, 1, 20])
+def test_all_leave_after_the_same_step(tmp_path: Path, world_size: int, asked: str, ahead: int) -> None:
+    gang = Gang(tmp_path, world_size, ahead)
     wait_until(lambda: min(gang.steps) >= 3, "training has begun")
     who = {"all": gang.stoppings, "first": gang.stoppings[:1], "last": gang.stoppings[-1:]}[asked]
     for stopping in who:
@@ -89,6 +102,19 @@ def test_rank_0_does_not_wait_for_ever_for_one_that_is_gone(tmp_path: Path) -> N
     stopping = Stopping(0, 3, SharedValues(str(tmp_path)), lambda: float(next(times)))
     stopping.ask()
     assert stopping.due(7), "its own state is whole after step 7"
+
+
+def test_who_hears_nothing_from_rank_0_leaves_by_itself(tmp_path: Path) -> None:
+    times = iter(range(0, 1000, 2))
+    values = SharedValues(str(tmp_path))
+    stopping = Stopping(1, 2, values, lambda: float(next(times)))
+    assert not stopping.due(7)
+    values.put("stop", "yes")
+    stopping.look()
+    assert values.get("answer-1") == "8"
+    assert not stopping.due(7), "the step that it may be in the middle of is done"
+    assert stopping.due(8)
+    assert not stopping.agreed
 
 
 def test_nobody_is_asked_by_an_earlier_start(tmp_path: Path) -> None:
