@@ -217,15 +217,16 @@ class Job(OnNode):
         """
         if count is None and self._environment.iterations is None:
             raise ValueError("job.epochs(): say how many, or give the job training.iterations")
-        while (count is None or self._position.epoch < count) and not self._done:
+        while (count is None or self._position.epoch < count) and not self.done:
             epoch = self._position.epoch
             yield epoch
-            if self._position.epoch == epoch and not self._done:
+            if self._position.epoch == epoch and not self.done:
                 self._position = Position(self._position.iteration, epoch + 1, 0)
         self.finish()
 
     @property
-    def _done(self) -> bool:
+    def done(self) -> bool:
+        """Whether the job's `iterations` are done; never where it does not say how many."""
         iterations = self._environment.iterations
         return iterations is not None and self._position.iteration >= iterations
 
@@ -250,6 +251,13 @@ class Job(OnNode):
         batch = global_batch_size or self._environment.global_batch_size
         if batch is None or batch < 1:
             raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
+        return self._parts(self.order(size, shuffle=shuffle), self._position, batch)
+
+    def order(self, size: int, *, shuffle: bool = True) -> Order:
+        """In which order this epoch has the samples of a dataset of `size`.
+
+        Raises ValueError where the epoch was begun on a dataset of another size.
+        """
         position = self._position
         if position.samples and self._restored_size not in (None, size):
             raise ValueError(
@@ -257,7 +265,7 @@ class Job(OnNode):
                 "go on with the same one, or from the beginning in another checkpoint folder"
             )
         self._size = self._restored_size = size
-        return self._parts(Order(size, self._seed, position.epoch, shuffle), position, batch)
+        return Order(size, self._seed, position.epoch, shuffle)
 
     def _parts(self, order: Order, position: Position, batch: int) -> Iterator[Part]:
         environment = self._environment
@@ -328,6 +336,14 @@ class Job(OnNode):
         if batch is None:
             raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
         return even_parts(batch, environment.world_size, environment.max_local_batch_size)
+
+    def part_done(self, part: Part) -> None:
+        """A part of a global batch, whose samples are of this epoch's `order`, was trained on: as a `step` does at its end.
+
+        Raises SystemExit where the process is to end: its state is saved then.
+        """
+        self._part = part
+        self._part_done()
 
     def step_done(self, iteration: int, local_batch_size: int) -> bool:
         """The optimizer has had its turn so many times; whether to save now, and then to `leave`. All processes say so."""

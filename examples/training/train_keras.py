@@ -3,7 +3,6 @@
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
-import flyball
 import flyball.keras
 import keras
 import numpy
@@ -14,14 +13,16 @@ class Told(keras.callbacks.Callback):
         print(f"step {int(self.model.optimizer.iterations)}", flush=True)
 
 
-job = flyball.join()
-at_once, times = job.split_batch()
-print(f"batch {at_once} x {times}", flush=True)
+job = flyball.keras.join()
+print("batch {} x {}".format(*job.split_batch()), flush=True)
 x = numpy.linspace(0, 1, 480)[:, None]
+y = 3 * x + 1
+batches = flyball.keras.Batches(job, len(x), lambda places: (x[places], y[places]))
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-callback = flyball.keras.FlyballCallback(job, at_once)
-epoch = callback.restore(model)
-print(f"epoch {epoch} at step {int(model.optimizer.iterations)}", flush=True)
-model.fit(x, 3 * x + 1, batch_size=at_once, epochs=4, initial_epoch=epoch, verbose=0, callbacks=[Told(), callback])
-print("ended", flush=True)
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=batches.accumulated), "mse")
+callback = flyball.keras.FlyballCallback(job, batches)
+callback.restore(model)
+print(f"goes on after step {job.position.iteration}", flush=True)
+for epochs in batches.fits():
+    model.fit(batches, **epochs, shuffle=False, verbose=0, callbacks=[Told(), callback])
+print("ended with", *(weight.item() for weight in model.get_weights()), flush=True)

@@ -26,7 +26,7 @@ ADAPTERS = {
     "jax.py": {"jax", "numpy", "orbax"},
     "huggingface.py": {"transformers"},
     "lightning.py": {"lightning"},
-    "keras.py": {"keras"},
+    "keras.py": {"keras", "numpy"},
 }
 
 TRAIN = """
