@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball.planner import ask_planner
 from flyball_planner_service.request import FrontierRequest, document_of, written
 from flyball_planner_service.solver import Answer, GivenUp, Planned, Refused, Solver, serve
 
@@ -113,16 +115,60 @@ def test_the_short_client_gets_a_plan_or_says_what_is_wrong(tmp_path: Path) -> N
         assert answer.returncode == 0, answer.stderr
         refused = ask(tmp_path, environment, str(PROFILE), "0", "70.38")
         assert refused.returncode == 1
-        assert refused.stderr.startswith(f"{address} refused with 422 Unprocessable")
-        assert '{"reason":"' in refused.stderr
+        assert refused.stderr.startswith(f"the planner at {address} refuses with 422 Unprocessable")
+        assert "microbatches" in refused.stderr
         assert refused.stderr.count("\n") == 1
     for arguments in ((), (str(PROFILE), "four", "70.38"), ("missing.csv", "4", "70.38")):
         wrong = ask(tmp_path, {}, *arguments)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1), wrong.stderr
-        assert "wanted" in wrong.stderr
+        assert "ask_the_planner.py stages.csv MICROBATCHES BLOCKING_WATTS" in wrong.stderr
+    away = ask(tmp_path, {"FLYBALL_PLANNER": address}, str(PROFILE), "4", "70.38")
+    assert away.stderr.startswith(f"no planner answers at {address}: ")
+    code = (ROOT / "examples/python/ask_the_planner.py").read_text().split('"""')[2]
+    assert len([line for line in code.splitlines() if line]) == 10, "a client in ten lines"
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["gpus"] == 4
     assert len(plan["points"]) > 10
+
+
+def test_the_client_waits_as_long_as_it_is_planned_and_tells_what_may_pass_from_what_may_not() -> None:
+    """Answers that a service gives in its course: still planned, then the frontier; as many wait as may; no frontier."""
+    answers: list[tuple[int, bytes]] = []
+    seen: list[tuple[str, str | None, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append((self.path, self.headers["Authorization"], json.loads(body)))
+            status, text = answers.pop(0)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}"
+        answers += [(202, b'{"state": "waiting"}'), (202, b'{"state": "planning"}'), (200, b'{"points": [1]}')]
+        assert ask_planner("stage,...", 4, 70.0, address=address, token="secret", points=9) == {"points": [1]}
+        asked = {"profile": "stage,...", "microbatches": 4, "blockingWatts": 70.0, "points": 9}
+        assert seen == [("/v1/frontiers?wait=60", "Bearer secret", asked)] * 3
+        answers += [(429, b'{"reason": "8 frontiers wait"}'), (503, b"away"), (422, b'{"reason": "row 3"}')]
+        with pytest.raises(OSError, match=r"refuses with 429 Too Many Requests: 8 frontiers wait"):
+            ask_planner("", 4, 70.0, address=address)
+        with pytest.raises(OSError, match="503 Service Unavailable: away"):
+            ask_planner("", 4, 70.0, address=address)
+        with pytest.raises(ValueError, match=r"422 Unprocessable .*: row 3"):
+            ask_planner("", 4, 70.0, address=address)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_the_command_refuses_to_serve_everybody(tmp_path: Path) -> None:
