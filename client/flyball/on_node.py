@@ -16,7 +16,8 @@ from flyball.node.agent import Agent, AgentError
 from flyball.node.capabilities import GpuCapabilities, capabilities_of
 from flyball.node.measuring import EnergyMeter, Measurement
 from flyball.node.reporting import Reporter
-from flyball.pipelines.own import own_pipeline
+from flyball.pipelines.own import own_partition_meter, own_pipeline
+from flyball.pipelines.partition import Run, measure_all
 from flyball.pipelines.pipeline import Pipeline
 from flyball.shared_values import SharedValues
 from flyball.stopping import Stopping
@@ -152,6 +153,24 @@ class OnNode:
             profile=profile,
             look_beside=self._look_beside,
         )
+
+    def measure_partition(self, folder: str, run: Run, *, gpu: str = "") -> int:
+        """Measure a partition of a computation's kernels as a search asks for it; how many schedules that were.
+
+        `run(kernels)` runs the partition once with its communication as `flyball.Kernels` says, and returns when that is
+        computed. All processes that communicate in it call this with the same folder, in which `flyball kareus search`
+        asks and reads the answers, and the pod's GPUs take part in nothing else; it returns when the search is over. `gpu`
+        is as for `pipeline`. Raises RuntimeError where seconds, joules or the clock cannot be known.
+        """
+        meter = own_partition_meter(
+            self._environment,
+            run,
+            gpu=gpu,
+            values=self._values,
+            measure=lambda: self.measure("partition"),
+            monotonic=self._monotonic,
+        )
+        return measure_all(meter, folder, leads=self._environment.rank == 0)
 
     def start(self) -> None:
         """Hear SIGTERM, and begin to report, where there is anybody to report to or to stop with."""

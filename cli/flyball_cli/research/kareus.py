@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from flyball_cli.research.frontier import MOST_POINTS
 from flyball_cli.terminal.files import check_output_folder, read_text
 
 if TYPE_CHECKING:
-    from flyball_frontiers.kareus.search import SearchBudget
+    from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
     from flyball_studies.kareus.pipeline_study import PipelineStudy
     from flyball_studies.kareus.table import RecordedTable
     from flyball_studies.kareus.table_study import MethodResult
@@ -73,7 +74,7 @@ def replay(
     \b
       flyball kareus replay ../shared/data/kareus --output out/kareus
     """
-    from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
+    from flyball_frontiers.kareus.search import SearchBudget
     from flyball_studies.kareus.table_study import METHODS, most_measurements, search_table, summarise_method
     from rich.console import Console
     from rich.progress import Progress
@@ -171,6 +172,97 @@ def pipeline(
         )
         written = [report, plan, pictures.draw_pipeline(study, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
+
+
+@app.command()
+def search(
+    folder: Annotated[
+        Path, typer.Argument(file_okay=False, help="What is kept of the search; the job's volume has it.")
+    ],
+    clocks: Annotated[str, typer.Option(help="Clocks to try, in MHz.", metavar="HIGHEST:LOWEST:STEP")] = "1410:900:30",
+    sms: Annotated[str, typer.Option(help="SMs of the communication to try.", metavar="LEAST:MOST:STEP")] = "3:30:3",
+    kernels: Annotated[int, typer.Option(min=1, max=64, help="How many kernels it may be launched with.")] = 3,
+    static_power: Annotated[float, typer.Option(min=0.0, help="Watts of all the partition's GPUs at rest.")] = 120.0,
+    effort: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Share of the paper's measurements (appendix C).")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="How many seconds to wait for each batch's measurements; 0: look once.")
+    ] = 0.0,
+) -> None:
+    """Search the schedules of a partition while a job measures them (`job.measure_partition`, docs/training.md).
+
+    The folder has the search (search.json), what is to be measured next (asked.json), and what the job has measured
+    (measured.json). Begins where there is no search in it, else goes on with the one that there is, whatever the other
+    options say. Once it is over, frontier.json has what no other schedule beats in time and energy.
+
+    \b
+      flyball kareus search checkpoint/attention --clocks 1410:900:30 --sms 3:30:3 --kernels 3 --wait 3600
+    """
+    from flyball_frontiers.kareus import asked_document, search_space, told
+    from flyball_frontiers.kareus.schedule import clock_choices
+    from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
+
+    check_output_folder("FOLDER", folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "search.json"
+    try:
+        if kept.exists():
+            state = PartitionSearch.from_json(json.loads(read_text(kept)))
+        else:
+            highest, lowest, step = _three("--clocks", clocks)
+            least, most, by = _three("--sms", sms)
+            space = search_space(
+                clock_choices(lowest, highest, step), range(least, most + 1, by), range(kernels), not_overlapped=True
+            )
+            state = PartitionSearch(space, static_power, SearchBudget.for_partition(kernels).scaled(effort), seed)
+            _keep(kept, state.to_json())
+        _keep(folder / "asked.json", asked_document(state))
+        while not state.done:
+            following = _measured(folder / "measured.json", state, wait, told)
+            if following is None:
+                typer.echo(
+                    f"batch {state.batch} is to be measured: {len(state.ask())} schedules, in {folder}/asked.json"
+                )
+                return
+            state = following
+            _keep(kept, state.to_json())
+            _keep(folder / "asked.json", asked_document(state))
+    except (ValueError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from error
+    frontier, measured = state.frontier, len(state.samples)
+    _keep(folder / "frontier.json", frontier.to_json(lambda schedule: schedule.to_json()))
+    typer.echo(f"{measured} schedules of {len(state.candidates)} measured, {len(frontier.points)} on the frontier")
+
+
+def _measured(
+    path: Path, state: PartitionSearch, seconds: float, told: Callable[[PartitionSearch, Any], PartitionSearch | None]
+) -> PartitionSearch | None:
+    """The search after what was measured of its batch; None where that is not there within so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        found = told(state, json.loads(read_text(path))) if path.exists() else None
+        if found is not None or time.monotonic() >= until:
+            return found
+        time.sleep(0.2)
+
+
+def _keep(path: Path, document: Any) -> None:
+    """Write a file that is read meanwhile, whole."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document))
+    part.replace(path)
+
+
+def _three(option: str, text: str) -> tuple[int, int, int]:
+    try:
+        first, second, step = (int(word) for word in text.split(":"))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not three whole numbers like 1410:900:30", param_hint=option) from None
+    if step < 1:
+        raise typer.BadParameter(f"{text!r} has a step below 1", param_hint=option)
+    return first, second, step
 
 
 def _read(data: Path, tables: Sequence[str]) -> RecordedTable:

@@ -12,8 +12,9 @@ from flyball.environment import Environment, PipelineSection
 from flyball.node.agent import Agent
 from flyball.node.capabilities import KnownSetLatency
 from flyball.node.clocks import Clock, own_gpu
-from flyball.node.measuring import gpu_counter
+from flyball.node.measuring import Measurement, gpu_counter
 from flyball.pipelines.measured_stage import Keep, keep_in, report_to
+from flyball.pipelines.partition import PartitionMeter, Run
 from flyball.pipelines.pipeline import Pipeline
 from flyball.pipelines.plan import InvalidPlan, StagePlans
 from flyball.pipelines.point import WantedPoint
@@ -94,6 +95,41 @@ def own_pipeline(
         profile=measured,
         keep_profile=keep,
         set_seconds=(lambda: None) if latency is None else latency.seconds,
+        monotonic=monotonic,
+    )
+
+
+def own_partition_meter(
+    environment: Environment,
+    run: Run,
+    *,
+    gpu: str,
+    values: SharedValues | None,
+    measure: Callable[[], Measurement],
+    monotonic: Callable[[], float],
+) -> PartitionMeter:
+    """What measures a partition in this process; `measure` is of all of the pod's GPUs. Raises RuntimeError where the pod
+    has no agent to ask, or this process' GPU is not known, or its processes share no volume."""
+    own = gpu or own_gpu(os.environ, environment.local_rank)
+    why = _not_measured(environment.socket, own, "")
+    if environment.world_size > 1 and values is None:
+        why = why or "its processes share no volume named checkpoint"
+    if environment.socket is None or own is None or why:
+        raise RuntimeError(f"the partition cannot be measured: {why}")
+    agent = Agent(environment.socket)
+
+    def megahertz() -> int | None:
+        found = gpu_counter(agent, own)
+        return None if found is None else found[2]
+
+    return PartitionMeter(
+        run,
+        ask_clock=Clock(environment.socket, own, monotonic).ask,
+        megahertz=megahertz,
+        measure=measure if environment.local_rank == 0 else None,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        values=values,
         monotonic=monotonic,
     )
 

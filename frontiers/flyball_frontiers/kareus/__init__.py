@@ -2,12 +2,14 @@
 
 - `partition`: what repeats in a microbatch; `schedule`: the candidates; `search`: which to measure (`surrogate`,
   `acquisition`).
+- `exchange`: what a search asks of a job that measures, and what that answers.
 - `compose`: partitions to microbatches; `iteration`: microbatches to the pipeline's frontier;
   `plan_file`: that as the plan of a job.
 - `table`, `model`: measuring functions without a GPU; `table_study`, `pipeline_study`: what the search finds on them.
 """
 
 from flyball_frontiers.kareus.compose import MicrobatchSchedule, PartitionChoices, microbatch_frontier
+from flyball_frontiers.kareus.exchange import asked_document, choices, told
 from flyball_frontiers.kareus.iteration import IterationPlan, iteration_frontier
 from flyball_frontiers.kareus.partition import Kernel, Partition, Partitioning, find_partitions, search_space
 from flyball_frontiers.kareus.plan_file import kareus_document
@@ -28,10 +30,13 @@ __all__ = [
     "Partitioning",
     "Pass",
     "SearchBudget",
+    "asked_document",
+    "choices",
     "find_partitions",
     "iteration_frontier",
     "kareus_document",
     "microbatch_frontier",
     "optimise",
     "search_space",
+    "told",
 ]
