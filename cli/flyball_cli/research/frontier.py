@@ -81,7 +81,7 @@ def frontier(
       flyball frontier --profile stages.csv --microbatches 96 \\
         --blocking-power 83.64 --output f.json --plot f.png
     """
-    from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, check_size
+    from flyball_frontiers.pipeline import PipelineProfile, ProfileError, Reconfiguration, Schedule, check_size
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
     check_output_file("--output", output)
@@ -113,6 +113,8 @@ def frontier(
             slots = _slots(activation_slots, measured.stages)
             check_size(measured, Schedule.ONE_F_ONE_B, microbatches)
             document = envpipe_document(measured, microbatches, blocking_power, reconfiguration, slots, replicas)
+    except ProfileError as error:
+        refuse(f"{profile}: {error}", error)
     except (ValueError, OSError) as error:
         refuse(str(error), error)
     text = json.dumps(document, allow_nan=False)

@@ -42,8 +42,8 @@ def schedule_plot(
     for path in frontiers:
         try:
             document = json.loads(read_text(path))
-            if not any(document["timeline"]):
-                raise ValueError("its plan has no operations")
+            _check_stages(document["timeline"], document["schedule"])
+            _check_stages(document["flat_out"]["timeline"], document["flat_out"]["schedule"])
             if flat_out and not panels:
                 panels.append(titled_panel("highest clocks", document["flat_out"], None))
             panels.append(titled_panel(document["planner"], document, document["flat_out"]))
@@ -57,6 +57,22 @@ def schedule_plot(
         )
     output.write_bytes(picture)
     typer.echo(f"wrote {output}")
+
+
+def _check_stages(timeline: Any, schedule: Any) -> None:
+    """Raise ValueError unless each stage has as many times as operations, and some stage has any."""
+    for name, rows in (("schedule", schedule), ("timeline", timeline)):
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            raise ValueError(f"{name!r} must be a list with a list for each stage")
+    if len(schedule) != len(timeline):
+        raise ValueError(f"{len(schedule)} stages in 'schedule', {len(timeline)} in 'timeline'")
+    for stage, (operations, times) in enumerate(zip(schedule, timeline, strict=True)):
+        if len(operations) != len(times):
+            raise ValueError(
+                f"stage {stage} has {len(operations)} operations in 'schedule', {len(times)} in 'timeline'"
+            )
+    if not any(timeline):
+        raise ValueError("its plan has no operations")
 
 
 def _what_is_missing(error: Exception) -> str:

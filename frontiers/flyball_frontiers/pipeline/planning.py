@@ -7,7 +7,7 @@ from pathlib import Path
 from flyball_frontiers.frontier import Frontier
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
-from flyball_frontiers.pipeline.profile import PipelineProfile
+from flyball_frontiers.pipeline.profile import PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
 from flyball_frontiers.pipeline.size import check_size
 
@@ -28,9 +28,17 @@ def pipeline_frontier(
     draws while it waits. Raises ProfileError or GraphError where they do not fit together, SizeError where the pipeline
     is too large to be planned, OSError where the file cannot be read, ValueError on other numbers.
     """
-    if not isinstance(profile, PipelineProfile):
-        profile = PipelineProfile.from_csv(Path(profile).read_text(encoding="utf-8-sig"))
     named = Schedule(schedule)
-    check_size(profile, named, microbatches, chunks_per_gpu=chunks_per_gpu)
-    graph = pipeline_graph(profile, named, microbatches, chunks_per_gpu=chunks_per_gpu)
+    try:
+        measured = (
+            profile
+            if isinstance(profile, PipelineProfile)
+            else PipelineProfile.from_csv(Path(profile).read_text(encoding="utf-8-sig"))
+        )
+        check_size(measured, named, microbatches, chunks_per_gpu=chunks_per_gpu)
+        graph = pipeline_graph(measured, named, microbatches, chunks_per_gpu=chunks_per_gpu)
+    except ProfileError as error:
+        if isinstance(profile, PipelineProfile):
+            raise
+        raise ProfileError(f"{profile}: {error}") from error
     return PerseusPlanner(graph, blocking_power_watts, replicas=replicas).frontier(points)

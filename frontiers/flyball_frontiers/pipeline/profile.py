@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -44,10 +44,12 @@ class OperatingPoint:
 class PipelineProfile:
     """The measured points of each (stage, instruction), fastest clock first; stages count from 0 without gaps.
 
-    Constant-time operations (Perseus, section 4.4) have a single point. Build it with `from_rows` or `from_csv`.
+    Constant-time operations (Perseus, section 4.4) have a single point. Build it with `from_rows` or `from_csv`, which
+    keep in `first_rows` where each was first named, for messages.
     """
 
     points: Mapping[tuple[int, str], tuple[OperatingPoint, ...]]
+    first_rows: Mapping[tuple[int, str], str] = field(default_factory=dict, compare=False)
 
     @property
     def stages(self) -> int:
@@ -108,8 +110,12 @@ class PipelineProfile:
     @classmethod
     def _of(cls, rows: Iterable[tuple[str, Mapping[str, object]]]) -> PipelineProfile:
         measured: dict[tuple[int, str], dict[int | None, list[tuple[float, float]]]] = {}
+        first_rows: dict[tuple[int, str], str] = {}
         for where, row in rows:
             stage, instruction, clock, time, energy = _read_row(where, row)
+            first_rows.setdefault(
+                (stage, instruction), where.removesuffix(" (") if where.endswith("(") else f"{where})"
+            )
             measured.setdefault((stage, instruction), {}).setdefault(clock, []).append((time, energy))
         if not measured:
             raise ProfileError("the profile has no rows")
@@ -132,7 +138,7 @@ class PipelineProfile:
                 )
                 for clock, repeats in sorted(by_clock.items(), key=lambda item: -(item[0] or 0))
             )
-        return cls(points)
+        return cls(points, first_rows)
 
 
 def _read_row(where: str, row: Mapping[str, object]) -> tuple[int, str, int | None, float, float]:

@@ -62,8 +62,10 @@ def pipeline_graph(
     for stage, instruction in profile.points:
         if instruction not in INSTRUCTIONS:
             near = difflib.get_close_matches(instruction, INSTRUCTIONS, 1)
+            first = profile.first_rows.get((stage, instruction))
             raise ProfileError(
-                f"stage {stage} has rows of {instruction!r}, which no schedule runs: wanted "
+                (f"{first}: " if first else "")
+                + f"stage {stage} has rows of {instruction!r}, which no schedule runs: wanted "
                 + (f"{near[0]}?" if near else f"one of {', '.join(INSTRUCTIONS)}")
             )
     if schedule is not Schedule.INTERLEAVED and chunks_per_gpu != 1:

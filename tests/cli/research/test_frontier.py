@@ -152,7 +152,12 @@ GOOD = "0,forward,1410,1,9\n0,backward,1410,2,9\n"
     ("text", "arguments", "message"),
     [
         (GOOD + "\n\n\n0,forward,1410,x,9\n", (), r"stages.csv: row 3 \(line 7: 0,forward,1410,x,9\): time must be"),
-        (GOOD + "0,forwrad,1410,1,9\n", (), "stage 0 has rows of 'forwrad', which no schedule runs: wanted forward"),
+        (
+            GOOD + "\n0,forwrad,1410,1,9\n",
+            (),
+            r"stages.csv: row 3 \(line 5\): stage 0 has rows of 'forwrad', which no schedule runs: wanted forward\?",
+        ),
+        ("0,forward,1410,1,9\n", (), "stages.csv: stage 0 has no backward rows, only forward"),
         (GOOD, ("--activation-slots", "4"), "--activation-slots is for EnvPipe: --planner envpipe-balanced"),
         (
             GOOD,
@@ -260,12 +265,17 @@ def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
 def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     planned(tmp_path, "--microbatches", 2, "--points", 2)
     document = json.loads((tmp_path / "frontier.json").read_text())
-    for changed in ({"timeline": [[]], "schedule": [[]]}, {"schedule": [[]] * 4}, {"timeline": 3}):
+    for changed, message in (
+        ({"timeline": [[]], "schedule": [[]]}, "its plan has no operations"),
+        ({"schedule": [[]] * 4}, "stage 0 has 0 operations in 'schedule', 4 in 'timeline'"),
+        ({"schedule": [[]]}, "1 stages in 'schedule', 4 in 'timeline'"),
+        ({"timeline": 3}, "'timeline' must be a list with a list for each stage"),
+    ):
         path = tmp_path / "changed.json"
         path.write_text(json.dumps(document | changed))
         result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
         assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
-        assert "changed.json: not what `flyball frontier` writes" in result.output
+        assert f"changed.json: not what `flyball frontier` writes: {message}" in result.output
     result = flyball("schedule-plot", tmp_path / "frontier.json", "--output", tmp_path / "missing" / "x.png")
     assert result.exit_code == 2
     assert "there is no folder" in result.output

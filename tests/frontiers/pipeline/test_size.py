@@ -60,6 +60,8 @@ def test_what_is_too_large_is_refused_with_what_would_fit(made_up: Callable[...,
 def test_a_larger_pipeline_is_said_to_take_longer() -> None:
     sizes = [PlanSize(count, count) for count in (100, 1_000, 10_000)]
     assert sorted(sizes, key=lambda size: size.seconds) == sizes
+    repeated = [PlanSize(count, 464) for count in (2_048, 16_384, 131_072)]  # 0.6, 1.4 and about 12 s of a free core
+    assert [round(size.seconds, 1) for size in repeated] == [0.4, 1.7, 12.0]
     assert "10,000 operations, 10,000 planned one by one: about 20.0 s" in str(sizes[2])
 
 
