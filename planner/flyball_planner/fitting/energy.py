@@ -84,8 +84,8 @@ class EnergyFit(ABC):
         """The same of the seconds, and of the joules, from one evaluation."""
         windows = self._windows
         seconds, joules = windows.predict(self.parameters(points, timed), self._gpu_model)
-        weight = np.sqrt(windows.weight)
-        return np.log(seconds / windows.seconds) * weight, np.log(joules / windows.joules) * weight
+        of_seconds, of_joules = np.log(seconds / windows.seconds), np.log(joules / windows.joules)
+        return of_seconds * windows.root_weight, of_joules * windows.root_weight
 
 
 class PhysicalEnergyFit(EnergyFit):

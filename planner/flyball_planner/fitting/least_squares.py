@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -101,9 +102,16 @@ def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
 
 def _with_slopes(errors: Callable[[Array], Array], point: Array) -> tuple[Array, Array]:
     """Residuals (residuals,) and their Jacobian (residuals, coordinates) at a point, in one evaluation of all steps."""
-    steps = np.vstack([np.zeros(len(point)), np.eye(len(point)) * DIFFERENCE_STEP])
-    found = errors(point[None, :] + steps)
+    found = errors(point + _steps(len(point)))
     return found[0], ((found[1:] - found[0]) / DIFFERENCE_STEP).T
+
+
+@cache
+def _steps(coordinates: int) -> Array:
+    """From a point to itself and to a step along each coordinate, (1 + coordinates, coordinates)."""
+    steps = np.vstack([np.zeros(coordinates), np.eye(coordinates) * DIFFERENCE_STEP])
+    steps.flags.writeable = False
+    return steps
 
 
 def covariance_at(problem: Problem, point: Array) -> Array:

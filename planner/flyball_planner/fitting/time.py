@@ -199,4 +199,4 @@ class TimeFit:
         """Log errors times the square root of their weight, (copies, observations)."""
         windows = self._windows
         seconds = windows.predict_seconds(self.parameters(points))
-        return np.asarray(np.log(seconds / windows.seconds) * np.sqrt(windows.weight))
+        return np.asarray(np.log(seconds / windows.seconds) * windows.root_weight)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flyball_planner.models.gpu import GpuModel
-from flyball_planner.models.job import JobModel, evaluate, evaluate_seconds, parameter_matrix
+from flyball_planner.models.job import JobModel, evaluate_seconds, evaluate_seconds_and_joules, parameter_matrix
 
 Array = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ class Observation:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Windows:
     """Observations as columns, one entry each; joules are NaN where they were not measured."""
 
@@ -88,8 +89,7 @@ class Windows:
     def predict(self, parameters: Array, gpu_model: GpuModel) -> tuple[Array, Array]:
         """Seconds and joules, (copies, observations), under each of several parameter sets, (parameters, copies)."""
         matrix, gpus, nodes, batch, clock = self._grid(parameters)
-        curves = evaluate(matrix, gpu_model, gpus, nodes, batch, clock)
-        return curves.seconds, curves.joules
+        return evaluate_seconds_and_joules(matrix, gpu_model, gpus, nodes, batch, clock)
 
     def predict_seconds(self, parameters: Array) -> Array:
         """The seconds alone, which cost half as much."""
@@ -97,9 +97,17 @@ class Windows:
 
     def _grid(self, parameters: Array) -> tuple[Array, Array, Array, Array, Array]:
         """Copies are the rows of an evaluation, and observations its columns."""
-        columns = (self.gpus, self.nodes, self.gpus * self.local_batch, self.clock)
-        gpus, nodes, batch, clock = (column[None, :] for column in columns)
-        return parameters[:, :, None], gpus, nodes, batch, clock
+        return (parameters[:, :, None], *self._columns)
+
+    @cached_property
+    def _columns(self) -> tuple[Array, Array, Array, Array]:
+        gpus, nodes, clock = self.gpus[None, :], self.nodes[None, :], self.clock[None, :]
+        return gpus, nodes, gpus * self.local_batch, clock
+
+    @cached_property
+    def root_weight(self) -> Array:
+        """By which a residual counts as so many plain windows."""
+        return np.sqrt(self.weight)
 
 
 def parameter_column(model: JobModel) -> Array:

@@ -40,6 +40,7 @@ __all__ = [
     "catalogue",
     "evaluate",
     "evaluate_seconds",
+    "evaluate_seconds_and_joules",
     "gpu_model_for",
     "parameter_matrix",
 ]
@@ -259,12 +260,15 @@ def parameter_matrix(models: Sequence[JobModel]) -> Array:
     return np.array(rows, dtype=np.float64)[:, :, None]
 
 
+_TINY = np.finfo(np.float64).tiny
+
+
 def _overlapped(first: Array, second: Array, exponent: Array) -> Array:
     """(x^g + y^g)^(1/g) with the larger term factored out, so that neither overflow nor 0/0 can occur."""
-    larger = np.maximum(first, second)
-    ratio = np.minimum(first, second) / np.maximum(larger, np.finfo(np.float64).tiny)
-    if np.all(exponent == 1.0):
+    if not np.count_nonzero(exponent != 1.0):
         return np.asarray(first + second)
+    larger = np.maximum(first, second)
+    ratio = np.minimum(first, second) / np.maximum(larger, _TINY)
     return np.asarray(larger * (1.0 + ratio**exponent) ** (1.0 / exponent))
 
 
@@ -283,20 +287,23 @@ def _parts(p: Mapping[str, Array], gpus: Array, nodes: Array, global_batch_size:
     per_sample = p["gradient_seconds_per_sample"] + p["gradient_megacycles_per_sample"] / frequency
     gradient = p["gradient_seconds"] + per_sample * local_batch
     across = nodes > 1
-    more = gpus - 2.0
-    sync_constant = np.where(
-        across,
-        p["node_sync_seconds"] + p["node_sync_seconds_per_gpu"] * more,
-        p["local_sync_seconds"] + p["local_sync_seconds_per_gpu"] * more,
-    )
-    sync_cycles = np.where(
-        across,
-        p["node_sync_megacycles"] + p["node_sync_megacycles_per_gpu"] * more,
-        p["local_sync_megacycles"] + p["local_sync_megacycles_per_gpu"] * more,
-    )
-    sync = np.where(gpus > 1, sync_constant + sync_cycles / frequency, 0.0)
+    if not np.count_nonzero(across):
+        sync_seconds = _sync_seconds(p, "local", gpus, frequency)
+    else:
+        sync_seconds = np.where(
+            across, _sync_seconds(p, "node", gpus, frequency), _sync_seconds(p, "local", gpus, frequency)
+        )
+    sync = np.where(gpus > 1, sync_seconds, 0.0)
     whole = _overlapped(_overlapped(io, gradient, p["io_overlap"]), sync, p["sync_overlap"])
     return _Parts(gradient, sync, whole)
+
+
+def _sync_seconds(p: Mapping[str, Array], where: str, gpus: Array, frequency: Array) -> Array:
+    """Inside one node ("local") or across several ("node")."""
+    more = gpus - 2.0
+    constant = p[f"{where}_sync_seconds"] + p[f"{where}_sync_seconds_per_gpu"] * more
+    cycles = p[f"{where}_sync_megacycles"] + p[f"{where}_sync_megacycles_per_gpu"] * more
+    return constant + cycles / frequency
 
 
 def evaluate_seconds(
@@ -316,17 +323,45 @@ def evaluate(
     rows, clocks) in MHz.
     """
     p = dict(zip(_ALL_NAMES[: len(parameters)], parameters, strict=True))
-    gradient, sync, seconds = _parts(p, gpus, nodes, global_batch_size, clocks_megahertz)
-    powers = _powers(p, gpu_model, global_batch_size / gpus, clocks_megahertz)
+    seconds, joules, drawn = _drawn(p, gpu_model, gpus, nodes, global_batch_size, clocks_megahertz)
+    together = np.where(p["sync_overlap"] > 1.0, drawn.gradient + drawn.sync, np.maximum(drawn.gradient, drawn.sync))
+    peak = drawn.static + np.where(gpus > 1, np.minimum(together, drawn.limit), drawn.gradient)
+    watts = joules / seconds
+    return IterationCurves(seconds, joules * gpus, watts, np.maximum(peak, watts), drawn.wanted > drawn.limit)
+
+
+def evaluate_seconds_and_joules(
+    parameters: Array, gpu_model: GpuModel, gpus: Array, nodes: Array, global_batch_size: Array, clocks_megahertz: Array
+) -> tuple[Array, Array]:
+    """T_iter and e_iter of all GPUs alone, arguments as for `evaluate`: what a fit asks for thousands of times."""
+    p = dict(zip(_ALL_NAMES[: len(parameters)], parameters, strict=True))
+    seconds, joules, _ = _drawn(p, gpu_model, gpus, nodes, global_batch_size, clocks_megahertz)
+    return seconds, joules * gpus
+
+
+class _Drawn(NamedTuple):
+    """Watts of one GPU above static while it computes and while it synchronises, as its limit leaves them, over (rows,
+    clocks); the static watts, the limit less these, and what the gradients would draw without it."""
+
+    gradient: Array
+    sync: Array
+    static: Array
+    limit: Array
+    wanted: Array
+
+
+def _drawn(
+    p: Mapping[str, Array], gpu_model: GpuModel, gpus: Array, nodes: Array, global_batch_size: Array, frequency: Array
+) -> tuple[Array, Array, _Drawn]:
+    """Seconds of an iteration and joules of one GPU in it (equations 2 to 9), and the watts that these are made of."""
+    gradient, sync, seconds = _parts(p, gpus, nodes, global_batch_size, frequency)
+    powers = _powers(p, gpu_model, global_batch_size / gpus, frequency)
     static_watts = powers.static
     limit = np.maximum(gpu_model.max_power_limit_watts - static_watts, 0.0)
     gradient_watts = np.minimum(powers.gradient, limit)
     sync_watts = np.minimum(powers.sync, limit)
-    per_gpu_joules = gradient_watts * gradient + sync_watts * sync + static_watts * seconds
-    together = np.where(p["sync_overlap"] > 1.0, gradient_watts + sync_watts, np.maximum(gradient_watts, sync_watts))
-    peak = static_watts + np.where(gpus > 1, np.minimum(together, limit), gradient_watts)
-    watts = per_gpu_joules / seconds
-    return IterationCurves(seconds, per_gpu_joules * gpus, watts, np.maximum(peak, watts), powers.gradient > limit)
+    joules = gradient_watts * gradient + sync_watts * sync + static_watts * seconds
+    return seconds, joules, _Drawn(gradient_watts, sync_watts, static_watts, limit, powers.gradient)
 
 
 def _powers(p: Mapping[str, Array], gpu_model: GpuModel, local_batch: Array, clocks_megahertz: Array) -> GpuPowers:

@@ -237,14 +237,14 @@ def test_a_refit_of_a_job_that_has_changed_forgets_what_it_was() -> None:
 
 def test_a_refit_costs_fewer_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    original = fitting_windows.evaluate
+    original = fitting_windows.evaluate_seconds_and_joules
 
     def counted(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         return original(*arguments)
 
-    monkeypatch.setattr(fitting_windows, "evaluate", counted)
+    monkeypatch.setattr(fitting_windows, "evaluate_seconds_and_joules", counted)
     windows = sweep(slower(model_class_prior("bert", a100()), 2.0), noise=0.04)
     prior = model_class_prior("", a100())
     last = fit(prior, windows[:-3])
