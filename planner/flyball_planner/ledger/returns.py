@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from flyball_planner.ledger.options import Option
-from flyball_planner.ledger.state import Candidate, FormerState, PlanState
+from flyball_planner.ledger.state import Candidate, FormerState, Parts, PlanState
 from flyball_planner.snapshot import Objective
 
 NO_GAIN = 1e-9  # relative to the iteration: less than this is no time gained
@@ -37,6 +37,20 @@ class Cut(NamedTuple):
     saved_joules: float
 
 
+# Where a candidate is, as far as its steps depend on it: its index, its option's identity (the book keeps it), the pools it
+# is in, and whether a change costs it a restart.
+_Where = tuple[int, int, Parts, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The steps found so far, by where the candidate was: most are where they were in the round before."""
+
+    growths: dict[_Where, Growth | None] = field(default_factory=dict)
+    cuts: dict[_Where, Cut | None] = field(default_factory=dict)
+    withdrawals: dict[_Where, int | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Stepper:
     """Marginal returns at the going price and cost of a restart.
@@ -48,6 +62,14 @@ class Stepper:
     restart_seconds: float
     joules_per_job_second: float
     in_force: bool = False
+    _found: _Found = field(default_factory=_Found, repr=False, compare=False)
+
+    def weighing(self, *, in_force: bool) -> Stepper:
+        """The same, with or without the plan in force; what either finds serves both."""
+        return replace(self, in_force=in_force)
+
+    def _where(self, candidate: Candidate) -> _Where:
+        return candidate.index, id(candidate.option), candidate.parts, candidate.staying or self.in_force
 
     def restart(self, staying: bool) -> float:
         """Seconds that a change costs a candidate; one that is being placed anew in this plan pays them anyhow."""
@@ -99,6 +121,12 @@ class Stepper:
 
     def growth(self, candidate: Candidate) -> Growth | None:
         """The next size up that the job wants, if any: the first that pays for its restart and fits its constraints."""
+        where, found = self._where(candidate), self._found.growths
+        if where not in found:
+            found[where] = self._growth(candidate)
+        return found[where]
+
+    def _growth(self, candidate: Candidate) -> Growth | None:
         now = candidate.option
         if now is None or self._bound(candidate) or candidate.job.throttled:
             return None
@@ -156,6 +184,12 @@ class Stepper:
 
     def cut(self, candidate: Candidate) -> Cut | None:
         """The next size down, where the job is above the size that it is admitted at and may be resized."""
+        where, found = self._where(candidate), self._found.cuts
+        if where not in found:
+            found[where] = self._cut(candidate)
+        return found[where]
+
+    def _cut(self, candidate: Candidate) -> Cut | None:
         now = candidate.option
         if now is None or not candidate.ladder or self._bound(candidate):
             return None
@@ -188,6 +222,12 @@ class Stepper:
         throttled, to what its energy budget can carry to the end, to what its bounds allow. A Balanced job gives up a size
         only to another job (a falling price alone restarts nobody).
         """
+        where, found = self._where(candidate), self._found.withdrawals
+        if where not in found:
+            found[where] = self._withdrawal(candidate)
+        return found[where]
+
+    def _withdrawal(self, candidate: Candidate) -> int | None:
         now, job = candidate.option, candidate.job
         if now is None or self._bound(candidate) or now.gpus <= candidate.ladder[0]:
             return None

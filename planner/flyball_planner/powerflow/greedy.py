@@ -19,7 +19,6 @@ from the sizes and the nodes (`ledger/clocks.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from flyball_planner.ledger.caps import WATT_TOLERANCE, Accounting
@@ -40,13 +39,13 @@ def allocate(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper
     """
     settle(state, candidates)
     shed(state, candidates, stepper)
-    weighing = replace(stepper, in_force=False)
+    weighing = stepper.weighing(in_force=False)
     for rounds in range(1, ROUNDS):
         changed = _round(state, candidates, weighing)
         if not changed and weighing.in_force:
             return rounds
         # At rest: now weigh as the next plan will, which finds everything running and every change a restart.
-        weighing = replace(stepper, in_force=not changed)
+        weighing = stepper.weighing(in_force=not changed)
     return ROUNDS
 
 
