@@ -15,7 +15,7 @@ from flyball_simulator.experiments.worker_processes import Event, Failed, Finish
 from flyball_simulator.settings import CapStep
 from flyball_simulator.workloads.traces import TraceError
 
-from flyball_studies.evaluation import carbon, days, small, studies, tables
+from flyball_studies.evaluation import carbon, days, gandiva, small, studies, tables
 from flyball_studies.evaluation.lower_bound import Bounds
 from flyball_studies.evaluation.page import fill
 from flyball_studies.simulation.plots import MEAN_JCT, pareto_figure, png
@@ -52,7 +52,9 @@ class Evaluation:
         """Every study, the main ones first; the page gets each one's figures as soon as they are there."""
         if self._options.only in (None, "lead"):
             self._lead()
-        if self._options.only != "lead":
+        if self._options.only in (None, "gandiva"):
+            self._gandiva()
+        if self._options.only not in ("lead", "gandiva"):
             self._days(tuning=self._options.only == "tuning-days")
         if self._options.only is not None:
             return
@@ -107,6 +109,16 @@ class Evaluation:
             found[trace, load] = self._simulate(f"{trace}, load {load}, lead", cells)
             bounds[trace, load, 0] = self._workloads.bounds(trace, 0, load)
             fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
+
+    def _gandiva(self) -> None:
+        """Gandiva with and without migration, and PowerFlow against it."""
+        found: dict[tuple[str, float], list[Outcome]] = {}
+        for trace in studies.TRACES:
+            for load in studies.LOADS:
+                cells = gandiva.cells(self._workloads, trace, load, 0)
+                found[trace, load] = self._simulate(f"{trace}, load {load}, Gandiva", cells)
+                blocks = {"migration": gandiva.migration_table(found), "gandiva": gandiva.claims_table(found)}
+                fill(self._options.page, blocks)
 
     def _days(self, *, tuning: bool) -> None:
         """Simulate several days of each trace on small clusters; those for tuning are printed, not put into the page."""
@@ -186,9 +198,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--only",
-        choices=("lead", "days", "tuning-days"),
-        help="only what the lead before AFS is made of (an hour of one core), or only the days of small clusters "
-        "(half an hour), or of these the ones to tune on, which are printed and not written into the page",
+        choices=("lead", "gandiva", "days", "tuning-days"),
+        help="only what the lead before AFS is made of (an hour of one core), only Gandiva (ten minutes), or only the "
+        "days of small clusters (half an hour), or of these the ones to tune on, which are printed and not written into "
+        "the page",
     )
     parser.add_argument("--data", default=None, help="folder of the public traces (default: ../shared/data)")
     parser.add_argument("--runs", type=Path, default=Path("out/evaluation"), help="where finished runs are kept")

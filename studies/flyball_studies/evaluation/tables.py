@@ -161,16 +161,18 @@ def powerflow_claims(studies: Mapping[Key, Sequence[Outcome]]) -> str:
     rows = []
     for against, paper in claims.items():
         cells = [against, f"{paper:.2f}"]
-        for entries in found.values():
-            pair = [entry for entry in entries if (entry.policy, entry.against) == ("powerflow-paper", against)]
-            best = next((entry for entry in pair if entry.best and entry.mean_jct_ratio is not None), None)
-            less = next((entry.mean_jct_ratio_at_less_energy for entry in pair), None)
-            if best is not None:
-                cells.append(f"{best.mean_jct_ratio:.2f}")
-            else:
-                cells.append("none shared" if less is None else f"{less:.2f} at less energy")
-        rows.append(cells)
+        rows.append([*cells, *(best_ratio(entries, "powerflow-paper", against) for entries in found.values())])
     return table(["PowerFlow against", "paper", *(f"{trace}, load {load}" for trace, load in found)], rows)
+
+
+def best_ratio(entries: Sequence[Comparison], policy: str, against: str) -> str:
+    """The other's mean JCT over the policy's where that is most, at equal energy; else at less energy than the other's."""
+    pair = [entry for entry in entries if (entry.policy, entry.against) == (policy, against)]
+    best = next((entry for entry in pair if entry.best and entry.mean_jct_ratio is not None), None)
+    if best is not None:
+        return f"{best.mean_jct_ratio:.2f}"
+    less = next((entry.mean_jct_ratio_at_less_energy for entry in pair), None)
+    return "none shared" if less is None else f"{less:.2f} at less energy"
 
 
 def u_shape(outcomes: Sequence[Outcome]) -> str:
