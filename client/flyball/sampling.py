@@ -54,6 +54,9 @@ class Order:
             if place < self.size:
                 return place
 
+    def __iter__(self) -> Iterator[int]:
+        return (self[place] for place in range(self.size))
+
     def _encrypted(self, place: int) -> int:
         rows, columns = self._rows, self._columns
         left, right = place % rows, place // rows

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -63,7 +64,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     path = tmp_path / "node-0.gpus"
     create_node_file(path, [A100] * 2)
-    with SimulatedNode.open(path) as node:
+    driver: Any
+    with SimulatedNode.open(path) as opened:
         if request.param == "file":
             driver = SimulatedDriver.open(path)
         else:
@@ -74,5 +76,5 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(path))
             monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
             driver = NvmlDriver(library) if request.param == "nvml" else WorkerDriver(library)
-        yield DriverBench(kind=request.param, driver=driver, node=node, wait=wait_until)
+        yield DriverBench(kind=request.param, driver=driver, node=opened, wait=wait_until)
         driver.close()

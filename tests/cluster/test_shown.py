@@ -237,8 +237,8 @@ def test_what_kubectl_shows(cluster: IsolatedCluster) -> None:
         made = cluster.api.create(jobs, job_manifest(name, cluster.namespace, gpus=(8, 8), iterations=1000, **spec))
         told = replace(base, **facts)
         status = job_status(read_energy_aware_job(made), told)
-        status = as_stored(msgspec.structs.replace(status, tradeoff=None if told.outcome else TRADEOFF))
-        cluster.api.patch(f"{jobs}/{name}/status", {"status": status})
+        stored = as_stored(msgspec.structs.replace(status, tradeoff=None if told.outcome else TRADEOFF))
+        cluster.api.patch(f"{jobs}/{name}/status", {"status": stored})
     shown = {
         "get.txt": table(kubectl(cluster, "get", "eaj")),
         "get-wide.txt": table(kubectl(cluster, "get", "eaj", "-o", "wide")),

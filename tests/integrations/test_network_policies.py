@@ -94,7 +94,7 @@ def obstacle() -> str:
 
 def pod(name: str, namespace: str, node: str, script: str, labels: Json, probe: Json | None = None) -> Json:
     """A pod of the image of tools, on a node by its name."""
-    container = {"name": "main", "image": TOOLS_IMAGE, "command": ["sh", "-c", f"{script} exec sleep 86400"]}
+    container: Json = {"name": "main", "image": TOOLS_IMAGE, "command": ["sh", "-c", f"{script} exec sleep 86400"]}
     if probe is not None:
         container["readinessProbe"] = probe
     return {

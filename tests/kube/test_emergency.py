@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyball_api.power_brake import PowerBrakeSpec, power_brake_object, read_power_brake
@@ -73,7 +74,8 @@ async def test_it_goes_over_a_brake_that_the_operator_writes_at_the_same_moment(
     admin: ApiSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await admin.create(POWER_BRAKES.path(), power_brake_object(CAP, PowerBrakeSpec(4, 7, 500_000)))
-    read, reads = emergency._read, []
+    reads: list[Any] = []
+    read = emergency._read
 
     async def read_and_be_overtaken(session: ApiSession, cap: str) -> object:
         found = await read(session, cap)

@@ -237,11 +237,11 @@ class _Run:
                 if running:
                     process, status = os.wait()
                     code = os.waitstatus_to_exitcode(status)
-                    mutant, ordered, tried = running.pop(process)
+                    mutant, given, tried = running.pop(process)
                     if code == NOT_MADE:
                         raise TestsFailError(f"this mistake cannot be made: {mutant.key}")
                     if code != 0:
-                        order.noticed(mutant, ordered[int.from_bytes(tried[:8], sys.byteorder)].nodeid)
+                        order.noticed(mutant, given[int.from_bytes(tried[:8], sys.byteorder)].nodeid)
                     yield mutant, Verdict.SURVIVED if code == 0 else Verdict.KILLED
         finally:
             for process in running:

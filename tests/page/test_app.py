@@ -314,7 +314,12 @@ async def test_who_does_not_read_is_not_waited_for(made: MadeDocuments, monkeypa
     lost: list[object] = []
     forget = PageConnection.connection_lost
     monkeypatch.setattr(PageConnection, "request_seconds", 0.2)
-    monkeypatch.setattr(PageConnection, "connection_lost", lambda *given: (lost.append(given), forget(*given)))
+
+    def noted(*given: Any) -> None:
+        lost.append(given)
+        forget(*given)
+
+    monkeypatch.setattr(PageConnection, "connection_lost", noted)
     large = Published(b"x" * 50_000_000, None, '"large"')
     monkeypatch.setattr(MadeDocuments, "overview", lambda _self: large)
     with served(make_app(made)) as address:

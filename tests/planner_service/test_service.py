@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ async def test_what_only_planning_shows_is_refused_and_not_planned_again() -> No
 
 
 async def test_what_was_given_up_is_tried_again_when_asked_for_again() -> None:
-    answers = iter([GivenUp("it took longer than 900 s"), Planned(b"{}")])
+    answers: Iterator[Answer] = iter([GivenUp("it took longer than 900 s"), Planned(b"{}")])
     async with served(Held(lambda _request: next(answers))) as client:
         first = await client.post("/v1/frontiers", json=ASKED)
         assert (first.status_code, first.json()["reason"]) == (503, "it took longer than 900 s")

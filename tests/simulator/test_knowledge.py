@@ -57,7 +57,9 @@ def test_measuring_teaches() -> None:
 @pytest.mark.slow
 def test_what_one_size_tells_does_not_spoil_a_good_prior_of_the_others() -> None:
     known = predictor(Knowledge.FITTED)
-    of_prior, of_one, of_two = [], [], []
+    of_prior: list[float] = []
+    of_one: list[float] = []
+    of_two: list[float] = []
     for name, model in MODEL_CLASSES.items():
         for batch in model.pool:
             truth = ORACLE.performance(name, batch, 16)

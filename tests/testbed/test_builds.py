@@ -95,7 +95,9 @@ def test_a_line_is_written_whole_so_that_none_comes_between_it_and_its_end(machi
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is a packet of its own
     command = [sys.executable, "-m", "flyball_testbed.builds", "prometheus"]
     with ours, theirs:
-        subprocess.run(command, env=machine | {"PYTHONUNBUFFERED": "1"}, stdout=theirs, check=True, timeout=240)
+        subprocess.run(
+            command, env=machine | {"PYTHONUNBUFFERED": "1"}, stdout=theirs.fileno(), check=True, timeout=240
+        )
         theirs.close()
         written = list(iter(lambda: ours.recv(65536), b""))
     assert len(written) > 1

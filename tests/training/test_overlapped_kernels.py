@@ -99,7 +99,8 @@ def test_kernels_run_as_the_plan_of_their_own_measurements_says(tmp_path: Path) 
     one_after_the_other = {name: {None: 1.0, (0, None): 2.0} for name in measured}
     mixed = {"forward": {None: 2.0, (1, 1): 1.0}, "backward": {None: 2.0, (0, None): 1.0}}
     sums = []
-    for number, durations in enumerate((measured, one_after_the_other, mixed)):
+    plans: list[Any] = [measured, one_after_the_other, mixed]
+    for number, durations in enumerate(plans):
         (tmp_path / f"plan-{number}.json").write_text(json.dumps(plan_of(durations)))
         lines = run(tmp_path, f"plan-{number}.json")
         assert len(lines) == 2 * 2 * MICROBATCHES

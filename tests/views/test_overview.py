@@ -208,7 +208,8 @@ def test_the_frontier_of_a_job_follows_from_its_profile_and_what_is_left() -> No
         raw = running_job()
         raw["spec"].update(other)
         assert frontier_of(read_energy_aware_job(raw), [learned]) == (), other
-    for wrong in ({"spec": {"profileKey": "train", "gpuModel": "H100"}}, {"status": {}}):
+    wrong_ones: list[dict[str, Any]] = [{"spec": {"profileKey": "train", "gpuModel": "H100"}}, {"status": {}}]
+    for wrong in wrong_ones:
         assert frontier_of(job, [read_energy_profile({**profile(), **wrong})]) == ()
     assert frontier_of(job, [read_energy_profile(profile("other"))]) == ()
     assert frontier_of(read_energy_aware_job(waiting_job()), [learned]) == ()

@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flyball_agent.cluster.brake_watch import BrakeWatch
@@ -185,7 +187,7 @@ async def test_the_lease_is_renewed_by_sight_and_first_sights_do_not_count(node:
     reconnects = node.lease_watch.reconnects
     await until(lambda: node.lease_watch.reconnects > reconnects)
     node.proxy.refusing = False
-    await until(lambda: (node.lease_watch._renewed or "").startswith("2026-01-01T00:00:05"))
+    await until(lambda: node.lease_watch._renewed == datetime(2026, 1, 1, second=5, tzinfo=UTC))
     assert node.lease_watch.renewals == 3
     await renew(node.admin, 6)
     await until(lambda: node.lease_watch.renewals == 4)
@@ -285,7 +287,8 @@ async def test_a_report_that_comes_after_a_later_one_is_refused(node: Node, monk
 async def test_a_report_that_somebody_elses_write_overtakes_is_made_again_and_nothing_listed_anew(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch, refused = node.session.patch, []
+    refused: list[Any] = []
+    patch = node.session.patch
 
     async def overtaken(path: str, body: dict, **params: str) -> dict:
         if not refused:

@@ -935,7 +935,7 @@ def watch_sets(rig: Rig) -> list[tuple[str, int, int]]:
             seen.append((device.uuid, device.state.requested_limit_milliwatts, limit))
             real(device, limit)
 
-        device.set_power_limit_milliwatts = record
+        device.set_power_limit_milliwatts = record  # type: ignore[assignment]
     return seen
 
 
@@ -994,7 +994,7 @@ def test_a_kill_at_any_write_or_set_raises_nothing_and_forgets_no_grant(tmp_path
                 if sets_left[0] < 0:
                     raise Crash
 
-            device.set_power_limit_milliwatts = dying
+            device.set_power_limit_milliwatts = dying  # type: ignore[assignment]
         if where == "journal":
             disk.left = count
         died = False
@@ -1073,7 +1073,7 @@ def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_befor
             real(device, limit)
             check()
 
-        device.set_power_limit_milliwatts = checked
+        device.set_power_limit_milliwatts = checked  # type: ignore[assignment]
     # From the min limits with every GPU in use, or from wherever the first actions lead from the defaults.
     prefix = (
         [("spec", MIN_LIMITS, [100_000] * 2), ("step",), ("hold", "a", {0, 1}), ("hold", "b", {2, 3})] if low else []

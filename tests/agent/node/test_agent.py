@@ -709,7 +709,7 @@ def test_a_pod_named_without_uid_gets_it_from_its_grant_and_keeps_its_books(rig:
     rig.hold("gpt2-1-0", 0, uid=None)
     rig.tick()
     rig.tick()
-    used = rig.agent.energy(POD)["energyMillijoules"]
+    used: Any = rig.agent.energy(POD)["energyMillijoules"]
     assert rig.agent.state.pods[POD].uid is None
     grant(1, "late-uid")
     rig.tick()

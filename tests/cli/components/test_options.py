@@ -77,7 +77,8 @@ def another_value(kind: type[Any], one: dataclasses.Field[Any], folder: Path) ->
     if one.name == "gpu_resources":
         return "example.com/gpu", ("example.com/gpu",)
     if annotation in (int, float):
-        value = annotation(one.default / 2 + 1 if annotation is int else (one.default or 1.0) / 1.25)
+        default: Any = one.default
+        value = annotation(default / 2 + 1 if annotation is int else (default or 1.0) / 1.25)
         return str(value), value
     if annotation is bool:
         return str(not one.default).lower(), not one.default

@@ -265,12 +265,13 @@ def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
 def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     planned(tmp_path, "--microbatches", 2, "--points", 2)
     document = json.loads((tmp_path / "frontier.json").read_text())
-    for changed, message in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"timeline": [[]], "schedule": [[]]}, "its plan has no operations"),
         ({"schedule": [[]] * 4}, "stage 0 has 0 operations in 'schedule', 4 in 'timeline'"),
         ({"schedule": [[]]}, "1 stages in 'schedule', 4 in 'timeline'"),
         ({"timeline": 3}, "'timeline' must be a list with a list for each stage"),
-    ):
+    ]
+    for changed, message in wrong:
         path = tmp_path / "changed.json"
         path.write_text(json.dumps(document | changed))
         result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")

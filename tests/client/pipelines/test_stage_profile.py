@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from typing import Any
 
 import pytest
 from flyball.pipelines import drawn_watts
@@ -128,7 +129,12 @@ def test_many_readings_are_solved_for_no_more_often_than_a_few(monkeypatch: pyte
     """Iterations of a minute bring hundreds of them, and the training waits until their clock is solved for."""
     fits = []
     fit = drawn_watts._fit
-    monkeypatch.setattr(drawn_watts, "_fit", lambda *of: fits.append(of) or fit(*of))
+
+    def counted(*of: Any) -> Any:
+        fits.append(of)
+        return fit(*of)
+
+    monkeypatch.setattr(drawn_watts, "_fit", counted)
     computed = [(("forward", "backward")[turn % 2], turn * 0.11, turn * 0.11 + 0.1) for turn in range(800)]
     for count in (20, 80):
         readings = [(at - at % 0.1, 300.0 * (at - at % 0.1)) for at in (0.5 + 1.03 * number for number in range(count))]

@@ -76,7 +76,8 @@ class FailingDisk(Disk):
         super().rename(source, target)
 
     def remove(self, folder: str) -> None:
-        self._call(lambda: [file.unlink() for file in sorted(Path(folder).glob("*"))[:1]])
+        first = sorted(Path(folder).glob("*"))[:1]
+        self._call(lambda: None if not first else first[0].unlink())
         super().remove(folder)
 
     def lose(self, folder: Path, chance: random.Random) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from flyball_frontiers.frontier import Frontier, FrontierPoint
@@ -59,7 +60,7 @@ def enumerated(
                     base.energy_joules + sum(p.count * m.energy_joules for p, m in pairs),
                 )
             )
-    front = []
+    front: list[Any] = []
     for time, energy in sorted(set(points), key=lambda p: (p[0], p[1] - static_power * p[0])):
         if not front or energy - static_power * time < front[-1][1] - static_power * front[-1][0]:
             front.append((time, energy))

@@ -74,7 +74,8 @@ class Trial:
 
 
 def test_two_lower_clocks_are_tried_one_after_the_other_once_the_planned_one_is_known() -> None:
-    trial, tried = Trial(permille=100), []
+    tried: list[Any] = []
+    trial = Trial(permille=100)
     for second in range(2000):
         clock = trial.cycle(running())
         if second == 300:

@@ -123,7 +123,8 @@ def test_limits_below_the_draw_are_tried_one_after_the_other_and_the_cheapest_ac
 
 def test_each_limit_is_measured_in_time_where_agents_report_every_half_minute() -> None:
     """As long as an agent may take between two reports, of which the one in which the limit changes counts for nothing."""
-    trial, found = Trial(limits=4), []
+    found: list[Any] = []
+    trial = Trial(limits=4)
     for number in range(400):
         limit = trial.cycle(running(), reports=number % 6 == 0)
         if not found or found[-1] != limit:

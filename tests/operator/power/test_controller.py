@@ -365,7 +365,7 @@ def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
 def test_nothing_is_raised_while_a_status_calls_an_earlier_spec_enforced() -> None:
     """It claims its watts of the nodes that the cap selected then: whoever is let go would take them along."""
     bench = Bench()
-    told = {"effectiveWatts": 1600, "committedWatts": 1600, "epoch": 1, "observedGeneration": 1}
+    told: dict[str, Any] = {"effectiveWatts": 1600, "committedWatts": 1600, "epoch": 1, "observedGeneration": 1}
     told["conditions"] = [{"type": "Enforced", "status": "True"}]  # of both nodes, at their smallest limits
     cap = cap_view("row", watts=1600, status=told, nodeSelector={"matchLabels": {"kubernetes.io/hostname": "a"}})
     cap = replace(cap, metadata=msgspec.structs.replace(cap.metadata, generation=2))

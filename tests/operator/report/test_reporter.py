@@ -198,7 +198,7 @@ async def test_jobs_are_told_with_their_events() -> None:
 
 def nodes(*words: str) -> dict[str, NodeInfo]:
     """Nodes a, b, ... in these states."""
-    made = {}
+    made: dict[str, NodeInfo] = {}
     for name, word in zip("abc", words, strict=False):
         view = gpu_node_view(name, grant(8 * FLOOR), limits=None if word == "new" else 8 * FLOOR)
         made |= read_nodes([node_view(name)], {name: view}, [], frozenset([name] if word == "unresponsive" else []))

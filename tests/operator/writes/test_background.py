@@ -63,7 +63,7 @@ def test_an_object_whose_writes_fail_again_and_again_wakes_the_loop_once() -> No
     errors: list[object] = []
 
     async def play() -> int:
-        woken = []
+        woken: list[None] = []
         background = Background(lambda: woken.append(None))
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
 

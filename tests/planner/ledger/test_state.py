@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from flyball_planner import CapConstraint, ClusterSnapshot, JobState, NodeState
 from flyball_planner.ledger.options import BASE
@@ -38,7 +40,7 @@ def settled(budget_watts: float, jobs: int = 2) -> tuple[PlanState, list[Candida
     return workspace.state, workspace.candidates
 
 
-def everything(state: PlanState, candidates: list[Candidate]) -> object:
+def everything(state: PlanState, candidates: list[Candidate]) -> tuple[Any, ...]:
     slots = state.slots
     held = [(one.option, one.parts, one.staying, one.contribution) for one in candidates]
     counts = [[list(row) for row in rows] for rows in (slots.free, slots.open, slots.free_room, slots.open_room)]
@@ -67,12 +69,12 @@ def test_no_cap_is_short_where_it_is_gpus_that_lack() -> None:
 
 def test_going_back_restores_every_count() -> None:
     state, candidates = settled(budget_watts=1e6)
-    (watts, gains, counts, held) = everything(state, candidates)  # type: ignore[misc]
+    (watts, gains, counts, held) = everything(state, candidates)
     for candidate in candidates:
         former = state.leave(candidate)
         assert candidate.option is None
         state.go_back(candidate, former)
-    (again_watts, again_gains, again_counts, again_held) = everything(state, candidates)  # type: ignore[misc]
+    (again_watts, again_gains, again_counts, again_held) = everything(state, candidates)
     assert (again_counts, again_held) == (counts, held)
     assert again_gains == pytest.approx(gains)
     assert again_watts == [pytest.approx(level) for level in watts]

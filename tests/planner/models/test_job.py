@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,7 +231,7 @@ def paper_models(draw: st.DrawFn) -> JobModel:
     """Job models in the paper's parameterisation, with shapes of every kind."""
     model = draw(job_models())
     share = st.floats(0.0, 1.0)
-    shapes = {}
+    shapes: dict[str, Any] = {}
     for part in ("gradient", "sync"):
         middle, cube = draw(share), draw(share)
         shapes |= {f"{part}_at_break": middle, f"{part}_at_zero": middle * draw(share)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from flyball_kube.errors import ApiError, ApiUnreachable
@@ -83,7 +84,12 @@ def test_what_is_awaited_is_watched_and_not_asked_for_again_and_again(
     asked: list[object] = []
     seen: list[str | None] = []
     ask = waiting.request
-    monkeypatch.setattr(waiting, "request", lambda *arguments, **options: asked.append(0) or ask(*arguments, **options))
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        asked.append(0)
+        return ask(*arguments, **options)
+
+    monkeypatch.setattr(waiting, "request", counted)
 
     def moves_on(found: Json | None) -> bool:
         """Every look changes it: the next one comes with that."""

@@ -98,7 +98,7 @@ def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: b
         write("highest", replica, [{"seconds": 10.0, "joules": 100.0}] * 3)
         planned: list[dict[str, Any]] = [{"seconds": seconds, "joules": joules}] * 3
         degree = 1.2 if answered and replica == 0 else 1.0
-        slow = {"seconds": 12.0, "computed": 12.0 if replica else 10.0, "joules": 90.0}
+        slow: dict[str, Any] = {"seconds": 12.0, "computed": 12.0 if replica else 10.0, "joules": 90.0}
         slow |= {"degrees": [1.0, 1.0, 1.0, degree]}
         write("envpipe", replica, [{"seconds": 10.0, "joules": 88.5}] * 3)
         write(

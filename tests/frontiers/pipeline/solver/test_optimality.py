@@ -36,7 +36,7 @@ def bounds_of(program: TimeCostProgram, durations: np.ndarray, times: np.ndarray
 def random_graph(seed: int) -> tuple[ComputationGraph, float]:
     """Work on three GPUs and transfers on none, with random dependencies forwards."""
     draw = np.random.default_rng(seed)
-    operations, programs = [], ([], [], [])
+    operations, programs = [], tuple[list[int], ...](([], [], []))
     for place in range(int(draw.integers(3, 25))):
         stage = None if draw.random() < 0.2 else int(draw.integers(3))
         seconds, joules = draw.uniform(0.1, 3), draw.uniform(10, 200)

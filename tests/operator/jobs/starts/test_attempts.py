@@ -184,7 +184,7 @@ def test_twenty_evictions_are_no_failure_and_five_are_shown() -> None:
 
 def pauses_of(scene: Scene, exit_code: int, starts: int, **keywords: Any) -> list[float]:
     """The seconds between the ends of so many incarnations and what follows them."""
-    found = []
+    found: list[float] = []
     for number in range(1, starts + 1):
         scene.stand(number, ended(0, exit_code, number, **keywords), failed=True)
         scene.cycle()  # its end is written to the status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -684,7 +685,8 @@ AS_IT_IS: Json = {
     ],
 )
 def test_only_a_node_of_which_something_has_changed_is_read_anew(change: Json) -> None:
-    known, memory = KnownGpus(), {}
+    memory: dict[Any, Any] = {}
+    known = KnownGpus()
     first = read_nodes(**AS_IT_IS, known=known, memory=memory)
     assert read_nodes(**AS_IT_IS, known=known, memory=memory)["a"] is first["a"]
     changed = {**AS_IT_IS, **change}

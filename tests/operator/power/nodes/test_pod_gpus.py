@@ -80,7 +80,12 @@ def test_nothing_is_known_of_a_pod_whose_node_has_no_gpunode_any_more() -> None:
 def test_each_report_is_looked_through_once_and_what_is_gone_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     by_pod = PodsGpus.of.__globals__["_by_pod"]
-    monkeypatch.setitem(PodsGpus.of.__globals__, "_by_pod", lambda item: looked.append(item.name) or by_pod(item))
+
+    def counted(item: NodeInfo) -> Any:
+        looked.append(item.name)
+        return by_pod(item)
+
+    monkeypatch.setitem(PodsGpus.of.__globals__, "_by_pod", counted)
     gpus, info = PodsGpus(), node(of_pod(0, 100_000), of_pod(1, 120_000))
     for _ in range(3):
         gpus.observe({"a": info})
