@@ -62,7 +62,8 @@ def test_a_job_measures_the_schedules_that_a_search_asks_for(bench: Bench, tmp_p
     searched = subprocess.run(
         [
             str(Path(sysconfig.get_path("scripts")) / "flyball"), "kareus", "search", str(folder),
-            "--clocks", "1410:990:420", "--sms", "6:12:6", "--kernels", str(KERNELS), "--static-power", "50", "--effort", "0.04",
+            "--clocks", "1410:990:420", "--sms", "6:12:6", "--kernels", str(KERNELS), "--static-power", "50",
+            "--effort", "0.04",
         ],
         capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -87,7 +87,7 @@ def test_the_share_leaves_what_is_held_back_for_nodes_that_jump_and_not_a_watt_m
         each = max(share, FLOOR)
         a = each * (shared[0] + shared[1]) + FLOOR * (8 - shared[0] - shared[1])
         draws = {"a": a, "b": each * shared[2] + FLOOR * (8 - shared[2]), "c": 900_000}
-        return sum(draws.values()) + held.of(draws.items())
+        return sum(draws.values()) + int(held.of(draws.items()))
 
     if share > FLOOR:
         assert needed(share) <= watts * 1000

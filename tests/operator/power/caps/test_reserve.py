@@ -100,9 +100,8 @@ def test_no_cut_makes_what_is_committed_and_held_back_more_and_no_raise_makes_it
 
     def total(each: list[int]) -> int:
         nodes = {f"n{index}": node(f"n{index}", watts) for index, watts in enumerate(each)}
-        return sum(each) * 1000 + reserve_under(nodes, reserve).of(
-            (f"n{i}", watts * 1000) for i, watts in enumerate(each)
-        )
+        held = reserve_under(nodes, reserve).of((f"n{i}", watts * 1000) for i, watts in enumerate(each))
+        return sum(each) * 1000 + int(held)
 
     changed = list(watts)
     which %= len(changed)
