@@ -44,19 +44,19 @@ class _Demand:
 
     rows: Indices
     gpus: float
-    costs: Array  # (jobs, sizes)
+    costs: Array  # (sizes, jobs)
 
     def of(self, which: Indices, sizes: Array) -> _Demand:
         """What some of the jobs want, whose sizes these are."""
         rows = self.rows[which]
-        return _Demand(rows, float(sizes[np.arange(len(which)), rows].sum()), self.costs[which])
+        return _Demand(rows, float(sizes[np.arange(len(which)), rows].sum()), self.costs[:, which])
 
 
 class _Dear(NamedTuple):
-    """Priced joules of an iteration and of a second of it, (clocks, jobs, sizes), infinite at what is barred.
+    """Priced joules of an iteration and of a second of it, (clocks, sizes, jobs), infinite at what is barred.
 
-    `most` is what the thriftiest clock of a job's dearest size costs (jobs,), `idle` a second of a size's GPUs (jobs,
-    sizes). At clocks before `first` everybody is slower than at some other one and takes no fewer joules: nobody chooses
+    `most` is what the thriftiest clock of a job's dearest size costs (jobs,), `idle` a second of a size's GPUs (sizes,
+    jobs). At clocks before `first` everybody is slower than at some other one and takes no fewer joules: nobody chooses
     them.
     """
 
@@ -79,14 +79,15 @@ class Market:
         pick = np.array([slot[id(job.performance)] for job in jobs])
         padded = [_padded(table, width) for table in tables.values()]
         sizes = np.array([table.sizes for table in padded])
-        # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
-        seconds = np.concatenate([table.seconds for table in padded], axis=1)
-        self._kind_joules = np.concatenate([table.joules for table in padded], axis=1)
-        dear_joules = self._kind_joules + view.using_gpu_watts * sizes * seconds
+        # (clocks, sizes, kinds), and with jobs last: the least over clocks and sizes is then taken of whole rows of jobs.
+        seconds = np.stack([table.seconds for table in padded], axis=2)
+        self._kind_joules = np.stack([table.joules for table in padded], axis=2)
+        dear_joules = self._kind_joules + view.using_gpu_watts * sizes.T * seconds
         self._pick, self._kinds = pick, (seconds, dear_joules)
         self.sizes = sizes[pick]
-        self._clock_seconds, self._clock_joules = seconds.take(pick, axis=1), dear_joules.take(pick, axis=1)
-        self.seconds, self.dear_joules = self._clock_seconds.transpose(1, 2, 0), self._clock_joules.transpose(1, 2, 0)
+        self._jobs_sizes = np.ascontiguousarray(self.sizes.T)
+        self._clock_seconds, self._clock_joules = seconds.take(pick, axis=2), dear_joules.take(pick, axis=2)
+        self.seconds, self.dear_joules = self._clock_seconds.T, self._clock_joules.T
         self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
         current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
         self.everyone = np.arange(len(jobs))
@@ -95,9 +96,10 @@ class Market:
         fixed = np.array([bool(job.gpus) and not job.resizable for job in jobs])
         restart = np.array([job.restart_seconds if job.gpus else 0.0 for job in jobs])
         self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
+        self._restart_seconds = np.ascontiguousarray(self.restart_seconds.T)
         lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
         self.barred = lacking | (fixed[:, None] & elsewhere)
-        self.lasting_seconds = self.remaining * seconds.min(axis=0)[pick, np.maximum(current, 0)]
+        self.lasting_seconds = self.remaining * seconds.min(axis=0)[np.maximum(current, 0), pick]
         least_gpu_seconds = np.array([table.least_gpu_seconds for table in padded])[pick]
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
         self._expected_share = self._share_of_price_expected()
@@ -108,25 +110,25 @@ class Market:
     @cached_property
     def joules(self) -> Array:
         """What an iteration takes, hosts left out; only caps and promises count these."""
-        return self._kind_joules.take(self._pick, axis=1).transpose(1, 2, 0)
+        return self._kind_joules.take(self._pick, axis=2).T
 
     def _part(self, which: Indices) -> Market:
         """The market of some of the jobs, for what is asked of it at other prices: `_demands` and `_fill`."""
         part = copy(self)
-        part.sizes = self.sizes[which]
+        part.sizes, part._jobs_sizes = self.sizes[which], self._jobs_sizes[:, which]
         part.everyone = np.arange(len(which))
-        part.restart_seconds, part.barred = self.restart_seconds[which], self.barred[which]
+        part._restart_seconds, part.barred = self._restart_seconds[:, which], self.barred[which]
         part.lasting_seconds, part._expected_share = self.lasting_seconds[which], self._expected_share[which]
         part._clock_seconds, part._clock_rates = (
-            table.take(which, axis=1) for table in (self._clock_seconds, self._clock_rates)
+            table.take(which, axis=2) for table in (self._clock_seconds, self._clock_rates)
         )
         dear = self._dear_at
         if dear is not None:
             part._dear_at = dear._replace(
-                joules=dear.joules.take(which, axis=1),
-                rates=dear.rates.take(which, axis=1),
+                joules=dear.joules.take(which, axis=2),
+                rates=dear.rates.take(which, axis=2),
                 most=dear.most[which],
-                idle=dear.idle[which],
+                idle=dear.idle[:, which],
             )
         return part
 
@@ -238,7 +240,7 @@ class Market:
     def _demands(self, gpu_prices: Sequence[float], joule_price: float) -> list[_Demand]:
         """What everybody takes at each of these prices of a GPU-second.
 
-        `costs` is what a size would cost over the job's life, up to a constant. Arrays are (clocks, prices, jobs, sizes).
+        `costs` is what a size would cost over the job's life, up to a constant. Arrays are (clocks, prices, sizes, jobs).
         """
         dear = self._dear(joule_price)
         prices = np.array(gpu_prices)[:, None]
@@ -246,12 +248,12 @@ class Market:
         # Where a size costs more joules than an iteration is worth, the slowest clock loses least a second.
         beyond = bool((worth < dear.most).any())
         clocks = slice(0 if beyond else dear.first, None)
-        paid = 1.0 + prices[:, :, None] * self.sizes
-        each = np.repeat(worth[:, :, None], paid.shape[2], axis=2)  # so that products are of whole rows, not of a job's
-        losses = dear.rates[clocks, None] - each * self._clock_rates[clocks, None]
-        costs = self.lasting_seconds[:, None] * (paid + losses.min(axis=0))
-        costs += self.restart_seconds * (paid + dear.idle)
-        rows = costs.argmin(axis=2)
+        paid = 1.0 + prices[:, :, None] * self._jobs_sizes
+        losses = worth[:, None] * self._clock_rates[clocks, None]
+        np.subtract(dear.rates[clocks, None], losses, out=losses)  # in place: of many jobs, fresh memory costs more
+        costs = self.lasting_seconds * (paid + losses.min(axis=0))
+        costs += self._restart_seconds * (paid + dear.idle)
+        rows = costs.argmin(axis=1)
         gpus = self.sizes[self.everyone, rows].sum(axis=1)
         return [_Demand(*found) for found in zip(rows, gpus.tolist(), costs, strict=True)]
 
@@ -260,9 +262,10 @@ class Market:
         if self._dear_at is None or self._dear_at.joule_price != joule_price:
             joules = joule_price * self._clock_joules
             first = 0 if self._promised else _first_clock(self._kinds[0], joule_price * self._kinds[1])
-            most = np.where(self.barred, -np.inf, joules[first:].min(axis=0)).max(axis=1)
-            joules[:, self.barred] = np.inf
-            idle = joule_price * (self.sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts))
+            barred = self.barred.T
+            most = np.where(barred, -np.inf, joules[first:].min(axis=0)).max(axis=0)
+            joules[:, barred] = np.inf
+            idle = joule_price * (self._jobs_sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts))
             self._dear_at = _Dear(joule_price, joules, joules * self._clock_rates, most, idle, first)
         return self._dear_at
 
@@ -276,9 +279,10 @@ class Market:
     def _worth(self, gpu_prices: Array, dear: _Dear) -> Array:
         """Job-seconds that an iteration of each job is worth (`v` above), (prices, jobs) for (prices, 1)."""
         expected = gpu_prices * self._expected_share
-        paid = 1.0 + expected[:, :, None] * self.sizes
-        costs = paid * self._clock_seconds[dear.first :, None] + dear.joules[dear.first :, None]
-        return np.asarray(costs.min(axis=0).min(axis=2))
+        paid = 1.0 + expected[:, None] * self._jobs_sizes
+        costs = paid * self._clock_seconds[dear.first :, None]
+        costs += dear.joules[dear.first :, None]
+        return np.asarray(costs.min(axis=0).min(axis=1))
 
     def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
         worth = self._worth(np.array([[gpu_price]]), self._dear(joule_price))[0]
@@ -290,7 +294,7 @@ class Market:
         """Of those who would take more at a slightly lower price, the ones who gain most for each GPU get what is left."""
         rows = fitting.rows.copy()
         more = self.sizes[self.everyone, wanting.rows] - self.sizes[self.everyone, rows]
-        gain = wanting.costs[self.everyone, rows] - wanting.costs[self.everyone, wanting.rows]
+        gain = wanting.costs[rows, self.everyone] - wanting.costs[wanting.rows, self.everyone]
         candidates = np.flatnonzero(more > 0)
         for index in candidates[np.lexsort((candidates, -gain[candidates] / more[candidates]))].tolist():
             if more[index] <= left:
@@ -304,7 +308,7 @@ class Market:
         over = demand.gpus - self.view.gpus
         smallest = (~self.barred).argmax(axis=1)
         freed = self.sizes[self.everyone, rows] - self.sizes[self.everyone, smallest]
-        loss = demand.costs[self.everyone, smallest] - demand.costs[self.everyone, rows]
+        loss = demand.costs[smallest, self.everyone] - demand.costs[rows, self.everyone]
         candidates = np.flatnonzero(freed > 0)
         for index in candidates[np.lexsort((candidates, loss[candidates] / freed[candidates]))].tolist():
             if over <= 0:
@@ -329,7 +333,7 @@ def _midpoints(low: float, high: float, steps: int) -> list[float]:
 
 def _first_clock(seconds: Array, priced_joules: Array) -> int:
     """The first clock at which any kind of job, at any size, is not slower and dearer than at its thriftiest; arrays are
-    (clocks, kinds, sizes)."""
+    (clocks, sizes, kinds)."""
     clocks = len(seconds)
     thriftiest = clocks - 1 - priced_joules[::-1].argmin(axis=0)  # of equal ones the highest
     fast_enough = np.take_along_axis(seconds, thriftiest[None], axis=0)
@@ -338,7 +342,7 @@ def _first_clock(seconds: Array, priced_joules: Array) -> int:
 
 
 class _Table(NamedTuple):
-    """A kind's table with its last size repeated: sizes (sizes,), seconds and joules (clocks, 1, sizes).
+    """A kind's table with its last size repeated: sizes (sizes,), seconds and joules (clocks, sizes).
 
     `least_gpu_seconds` is what an iteration takes of GPUs where it takes least of them.
     """
@@ -355,7 +359,7 @@ def _padded(table: Performance, width: int) -> _Table:
     if width not in kept:
         last = [min(row, len(table.sizes) - 1) for row in range(width)]
         sizes = np.array(table.sizes, dtype=np.float64)[last]
-        seconds, joules = (np.ascontiguousarray(part[last].T[:, None, :]) for part in (table.seconds, table.joules))
+        seconds, joules = (np.ascontiguousarray(part[last].T) for part in (table.seconds, table.joules))
         kept[width] = _Table(sizes, seconds, joules, float((seconds * sizes).min()))
     return kept[width]
 
