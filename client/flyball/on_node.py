@@ -64,12 +64,12 @@ class OnNode:
             return {}
         reporter.shows_energy = True
         energy, clock, limit = reporter.energy_millijoules, reporter.clock_megahertz, reporter.power_limit_milliwatts
-        said = {
+        fields = {
             "kJ": None if energy is None else f"{energy / 1e6:.1f}",
             "MHz": None if clock is None else str(clock),
             "W": None if limit is None else f"{limit / 1e3:.0f}",
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def budget(self) -> Budget:

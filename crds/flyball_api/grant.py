@@ -150,8 +150,8 @@ class Grant(Struct, frozen=True):
         spec = grant_spec(replace(self, digest=""))
         if not self.other_gpus.foreign_pods:  # agents that do not know of them come to the same digest
             del spec["otherGpus"]["foreignPods"]
-        said = msgspec.json.encode(spec, order="deterministic")
-        return replace(self, digest=hashlib.sha256(said).hexdigest()[:DIGEST_LENGTH])
+        encoded = msgspec.json.encode(spec, order="deterministic")
+        return replace(self, digest=hashlib.sha256(encoded).hexdigest()[:DIGEST_LENGTH])
 
     @property
     def version(self) -> GrantVersion:

@@ -119,35 +119,35 @@ class ExecToken:
     async def _ask(self) -> None:
         information = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False}}
         environment = {**os.environ, **self._environment, "KUBERNETES_EXEC_INFO": json.dumps(information)}
-        said = f"{self._where}: exec plugin {self._command[0]}"
+        plugin = f"{self._where}: exec plugin {self._command[0]}"
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
             )
         except OSError as error:
-            raise CredentialsError(f"{said}: {error.strerror or error}") from error
+            raise CredentialsError(f"{plugin}: {error.strerror or error}") from error
         try:
             async with asyncio.timeout(EXEC_TIMEOUT_SECONDS):
                 output, _ = await process.communicate()
         except TimeoutError as error:
-            raise CredentialsError(f"{said}: no answer within {EXEC_TIMEOUT_SECONDS:g} s") from error
+            raise CredentialsError(f"{plugin}: no answer within {EXEC_TIMEOUT_SECONDS:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
         if process.returncode != 0:
-            raise CredentialsError(f"{said}: ended with {process.returncode}")
-        self._take(output, said)
+            raise CredentialsError(f"{plugin}: ended with {process.returncode}")
+        self._take(output, plugin)
 
-    def _take(self, output: bytes, said: str) -> None:
+    def _take(self, output: bytes, plugin: str) -> None:
         try:
             status = json.loads(output)["status"]
             token, ends = status.get("token"), status.get("expirationTimestamp")
             left = None if ends is None else (datetime.fromisoformat(ends) - datetime.now(UTC)).total_seconds()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CredentialsError(f"{said}: the answer is no ExecCredential") from error
+            raise CredentialsError(f"{plugin}: the answer is no ExecCredential") from error
         if not isinstance(token, str) or not token:
             raise CredentialsError(
-                f"{said}: the answer has no token (client certificates of plugins are not supported)"
+                f"{plugin}: the answer has no token (client certificates of plugins are not supported)"
             )
         self._token = token
         self._ends_at = None if left is None else self._monotonic() + left - EXEC_EARLY_SECONDS

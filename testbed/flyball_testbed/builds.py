@@ -83,11 +83,11 @@ def build(names: Sequence[str], report: Report) -> bool:
     well = True
     for name in names:
         started = time.monotonic()
-        said = False
+        reported = False
 
         def say(line: str, name: str = name) -> None:
-            nonlocal said
-            said = True
+            nonlocal reported
+            reported = True
             report(f"{name}: {line}")
 
         try:
@@ -98,7 +98,7 @@ def build(names: Sequence[str], report: Report) -> bool:
             say(f"failed: {error}")
             well = False
         else:
-            if said:
+            if reported:
                 say(f"ready after {time.monotonic() - started:.0f} s")
     return well
 

@@ -120,8 +120,8 @@ def _flyball() -> str:
 def metrics_port(log: Path) -> int | None:
     """The port on which a part serves its metrics, by the last line of its log that says so; None while there is none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    said = [json.loads(line) for line in lines if '"metrics served"' in line and line.endswith("}")]
-    return int(said[-1]["port"]) if said else None
+    served = [json.loads(line) for line in lines if '"metrics served"' in line and line.endswith("}")]
+    return int(served[-1]["port"]) if served else None
 
 
 def module(name: str, arguments: Mapping[str, object]) -> list[str]:

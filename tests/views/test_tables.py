@@ -17,15 +17,15 @@ from flyball_views.tables import (
     nodes_table,
     sorted_lines,
 )
-from flyball_views.words import (
-    age_words,
+from flyball_views.texts import (
+    age_text,
     counted,
-    duration_words,
-    energy_words,
-    share_words,
-    until_words,
-    watts_words,
-    yes_no_words,
+    duration_text,
+    energy_text,
+    share_text,
+    until_text,
+    watts_text,
+    yes_no_text,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,7 +119,7 @@ def test_a_filter_takes_words_in_any_cell() -> None:
     [(None, "-"), (0, "0 W"), (412.4, "412 W"), (9_999, "9999 W"), (36_420, "36.4 kW"), (2_150_000, "2.15 MW")],
 )
 def test_watts_in_words(watts: float | None, words: str) -> None:
-    assert watts_words(watts) == words
+    assert watts_text(watts) == words
 
 
 @pytest.mark.parametrize(
@@ -130,20 +130,20 @@ def test_watts_in_words(watts: float | None, words: str) -> None:
     ],
 )  # fmt: skip
 def test_durations_in_words(seconds: float | None, words: str) -> None:
-    assert duration_words(seconds) == words
+    assert duration_text(seconds) == words
 
 
 def test_other_words() -> None:
-    assert (energy_words(None), energy_words(820), energy_words(11_160)) == ("-", "820 kJ", "3.1 kWh")
-    assert energy_words(3600 * 2400) == "2.40 MWh"
-    assert (share_words(2, 3), share_words(None, 3), share_words(1, 0), share_words(0.999, 1)) == (
+    assert (energy_text(None), energy_text(820), energy_text(11_160)) == ("-", "820 kJ", "3.1 kWh")
+    assert energy_text(3600 * 2400) == "2.40 MWh"
+    assert (share_text(2, 3), share_text(None, 3), share_text(1, 0), share_text(0.999, 1)) == (
         "66%",
         "-",
         "-",
         "99%",
     )
-    assert until_words(NOW - timedelta(minutes=3), NOW) == "3m ago"
-    assert (age_words(None, NOW), yes_no_words(None), counted(1, "node"), counted(1200, "GPU")) == (
+    assert until_text(NOW - timedelta(minutes=3), NOW) == "3m ago"
+    assert (age_text(None, NOW), yes_no_text(None), counted(1, "node"), counted(1200, "GPU")) == (
         "-", "?", "1 node", "1,200 GPUs",
     )  # fmt: skip
 

@@ -114,10 +114,10 @@ def _spaces(book: EnergyReportSpec, namespace: str | None) -> Iterator[_Use]:
         if (left := space.pods_millijoules - pods[space.name]) > 0:
             yield _Use(f"{space.name}/{OTHER_PODS}", left)
     if namespace is None:
-        told = {space.name for space in book.namespaces}
+        listed = {space.name for space in book.namespaces}
         left = book.jobs_millijoules + book.pods_millijoules
         left -= sum(space.jobs_millijoules + space.pods_millijoules for space in book.namespaces)
-        left -= sum(used for space, used in (*jobs.items(), *pods.items()) if space not in told)
+        left -= sum(used for space, used in (*jobs.items(), *pods.items()) if space not in listed)
         if left > 0:
             yield _Use(OTHER_NAMESPACES, left)
         yield _Use(IDLE, book.idle_millijoules)

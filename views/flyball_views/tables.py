@@ -15,14 +15,14 @@ from flyball_views.caps import CapRow
 from flyball_views.jobs import JobRow
 from flyball_views.nodes import SERVING_MODES, NodeRow
 from flyball_views.overview import Overview
-from flyball_views.words import (
+from flyball_views.texts import (
     UNKNOWN,
-    age_words,
-    energy_words,
-    share_words,
-    until_words,
-    watts_words,
-    yes_no_words,
+    age_text,
+    energy_text,
+    share_text,
+    until_text,
+    watts_text,
+    yes_no_text,
 )
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def _table(name: str, columns: Sequence[Column], rows: Iterable[T], line: Callab
     return Table(name, tuple(columns), tuple(line(row) for row in rows))
 
 
-def _figure(value: float | None, words: Callable[[float | None], str] = watts_words, tone: Tone = Tone.PLAIN) -> Cell:
+def _figure(value: float | None, words: Callable[[float | None], str] = watts_text, tone: Tone = Tone.PLAIN) -> Cell:
     return Cell(words(value), value, Tone.FAINT if value is None else tone)
 
 
@@ -151,8 +151,8 @@ def _cap_line(cap: CapRow, now: datetime) -> Line:
             _figure(cap.measured_watts, tone=Tone.BAD if too_much else Tone.PLAIN),
             _figure(cap.headroom_watts),
             _number(cap.counted_nodes),
-            Cell(yes_no_words(held), yes_no_words(held), tone),
-            Cell(age_words(cap.enforced.since, now), age, Tone.FAINT),
+            Cell(yes_no_text(held), yes_no_text(held), tone),
+            Cell(age_text(cap.enforced.since, now), age, Tone.FAINT),
             _cap_why(cap),
         ),
     )
@@ -220,8 +220,8 @@ def _node_line(node: NodeRow, now: datetime) -> Line:
             _figure(node.min_watts, tone=Tone.FAINT),
             _figure(node.max_watts, tone=Tone.FAINT),
             _text(node.mode, Tone.PLAIN if node.mode in SERVING_MODES else Tone.WARN),
-            Cell(yes_no_words(ready), yes_no_words(ready), tone),
-            Cell(age_words(node.acknowledged, now), age, Tone.FAINT if node.acknowledged_current else Tone.WARN),
+            Cell(yes_no_text(ready), yes_no_text(ready), tone),
+            Cell(age_text(node.acknowledged, now), age, Tone.FAINT if node.acknowledged_current else Tone.WARN),
             _text(" ".join(node.jobs)),
             _node_why(node),
         ),
@@ -297,8 +297,8 @@ def _job_line(job: JobRow, now: datetime) -> Line:
             if job.clock_megahertz is None
             else Cell(f"{job.clock_megahertz} MHz", job.clock_megahertz),
             _progress_cell(job),
-            _figure(consumed, energy_words),
-            Cell(share_words(consumed, budget), spent, Tone.WARN if tight else Tone.PLAIN if budget else Tone.FAINT),
+            _figure(consumed, energy_text),
+            Cell(share_text(consumed, budget), spent, Tone.WARN if tight else Tone.PLAIN if budget else Tone.FAINT),
             _time_cell(None if job.finished else job.finish, now, Tone.PLAIN, _guess(job)),
             _queue_cell(job, now),
             _time_cell(job.deadline, now, Tone.BAD if late else Tone.PLAIN),
@@ -311,7 +311,7 @@ def _queue_cell(job: JobRow, now: datetime) -> Cell:
     """The place among those that wait, and in how long it can expect to start."""
     if job.queue is None:
         return Cell(UNKNOWN, None, Tone.FAINT)
-    start = "?" if job.queue.start is None else until_words(job.queue.start, now)
+    start = "?" if job.queue.start is None else until_text(job.queue.start, now)
     return Cell(f"{job.queue.position}/{job.queue.waiting} in {start}", job.queue.position)
 
 
@@ -336,10 +336,10 @@ def _progress_cell(job: JobRow) -> Cell:
         return Cell(UNKNOWN, None, Tone.FAINT)
     if progress.fraction is None:
         return Cell(f"{_guess(job)}{progress.iterations:,} it", None)
-    return Cell(f"{_guess(job)}{share_words(progress.fraction, 1.0)}", progress.fraction)
+    return Cell(f"{_guess(job)}{share_text(progress.fraction, 1.0)}", progress.fraction)
 
 
 def _time_cell(then: datetime | None, now: datetime, tone: Tone, guess: str = "") -> Cell:
     if then is None:
         return Cell(UNKNOWN, None, Tone.FAINT)
-    return Cell(guess + until_words(then, now), (then - now).total_seconds(), tone)
+    return Cell(guess + until_text(then, now), (then - now).total_seconds(), tone)

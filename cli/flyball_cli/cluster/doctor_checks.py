@@ -11,7 +11,7 @@ from typing import Any
 
 from flyball_views.nodes import SERVING_MODES, NodeRow
 from flyball_views.overview import Overview
-from flyball_views.words import age_words, counted, duration_words
+from flyball_views.texts import age_text, counted, duration_text
 
 OLDEST_KUBERNETES = (1, 35)  # before it, which of two resourceVersions is the newer is not defined
 OLDEST_KUBELET = (1, 32)  # three minor versions behind the oldest API server: what Kubernetes itself supports
@@ -198,7 +198,7 @@ def _leader(facts: Facts) -> Check:
         return Check(name, Verdict.FAIL, "none has led yet: there is no Lease flyball-operator", right)
     right = f"see its pods and their logs (kubectl -n {namespace} logs deploy/flyball-operator)"
     if not leader.holder or facts.lease_moved is False:
-        ago = age_words(leader.renewed, facts.overview.time)
+        ago = age_text(leader.renewed, facts.overview.time)
         return Check(name, Verdict.FAIL, f"none leads: the Lease of {leader.holder or 'nobody'} is {ago} old", right)
     return Check(name, Verdict.OK, f"{leader.holder} leads, epoch {leader.epoch}")
 
@@ -211,7 +211,7 @@ def _leaders_clock(facts: Facts) -> Check:
     ahead = (leader.renewed - facts.overview.time).total_seconds()
     slack = MOST_SKEW_SECONDS + (leader.duration_seconds or 0)
     if ahead > MOST_SKEW_SECONDS or ahead < -slack:
-        apart = duration_words(abs(ahead))
+        apart = duration_text(abs(ahead))
         right = "synchronise the clocks of this machine and the operator's node (chrony, systemd-timesyncd)"
         return Check(name, Verdict.WARN, f"is {apart} {'ahead of' if ahead > 0 else 'behind'} this machine's", right)
     return Check(name, Verdict.OK, f"agrees with this machine's within {slack:g} s")
@@ -284,7 +284,7 @@ def _agents_clocks(facts: Facts) -> Check:
         if node.acknowledged is not None and (node.acknowledged - now).total_seconds() > MOST_SKEW_SECONDS
     ]
     if ahead:
-        named = _named([f"{node} by {duration_words(seconds)}" for node, seconds in ahead])
+        named = _named([f"{node} by {duration_text(seconds)}" for node, seconds in ahead])
         right = "synchronise their clocks; what is promised rests on none of them, but reports and deadlines do"
         return Check(name, Verdict.WARN, f"ahead of this machine's: {named}", right)
     if not any(node.acknowledged for node in facts.overview.nodes):

@@ -74,7 +74,7 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
     from flyball_api.gpu_node import read_gpu_node
     from flyball_api.power_cap import read_power_cap
     from flyball_kube.errors import ApiError
-    from flyball_views.words import watts_words
+    from flyball_views.texts import watts_text
 
     try:
         raw = await session.get(_resource(kind).path(name=name))
@@ -85,7 +85,7 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
     if kind == "PowerCap":
         cap = read_power_cap(raw)
         deleted = "deleted, and held" if cap.metadata.deleting else "not deleted; the word counts once it is"
-        return f"{deleted}; {watts_words(cap.status.effective_watts)} in force", cap.uid
+        return f"{deleted}; {watts_text(cap.status.effective_watts)} in force", cap.uid
     node = read_gpu_node(raw)
     return what_a_node_holds(node), node.metadata.uid
 
@@ -93,7 +93,7 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
 def what_a_node_holds(node: GpuNode) -> str:
     """What it was granted, and the most that its GPUs could draw: that much counts where nobody vouches for its limits."""
     from flyball_api.units import MILLIWATTS_PER_WATT, of_gpus
-    from flyball_views.words import watts_words
+    from flyball_views.texts import watts_text
 
     granted = None if node.grant is None else node.grant.committed.limit_milliwatts / MILLIWATTS_PER_WATT
     devices = node.status.devices
@@ -101,8 +101,8 @@ def what_a_node_holds(node: GpuNode) -> str:
     largest = of_gpus(device.limits.max_milliwatts for device in devices) / MILLIWATTS_PER_WATT if known else None
     deleted = "deleted, and held" if node.metadata.deleting else "not deleted"
     former = f", still under its former labels {list(map(dict, node.former_labels))}" if node.former_labels else ""
-    unproven = f"{watts_words(largest)} where its limits are not proven any more"
-    return f"{deleted}{former}; it counts with {watts_words(granted)}, or with {unproven}"
+    unproven = f"{watts_text(largest)} where its limits are not proven any more"
+    return f"{deleted}{former}; it counts with {watts_text(granted)}, or with {unproven}"
 
 
 async def _annotate(session: ApiSession, kind: str, name: str, uid: str, undo: bool) -> None:

@@ -161,8 +161,8 @@ async def gather(source: Source, namespace: str) -> Bundle:
         if previous:
             parameters["previous"] = "true"
         try:
-            said = await source.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", **parameters)
-            bundle.put(name, redact(said))  # of a sidecar's, too, which knows nothing of our loggers
+            log = await source.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", **parameters)
+            bundle.put(name, redact(log))  # of a sidecar's, too, which knows nothing of our loggers
         except (ApiError, ApiUnreachable) as error:
             bundle.missing[name] = str(error)
     if server is not None:

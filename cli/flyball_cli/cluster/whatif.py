@@ -110,7 +110,7 @@ async def _ask(session: ApiSession, settings: PlanningSettings, cap: str, watts:
 
 def printed(found: WhatIf, output: Output) -> str:
     """The answer as a table of the jobs that it changes and what it comes to, or as JSON."""
-    from flyball_views.words import counted, energy_words, watts_words
+    from flyball_views.texts import counted, energy_text, watts_text
 
     from flyball_cli.terminal.printing import columns_text, terminal_width
 
@@ -121,11 +121,11 @@ def printed(found: WhatIf, output: Output) -> str:
         return msgspec.json.format(
             msgspec.json.encode({**msgspec.to_builtins(found), "jobs": changed}), indent=2
         ).decode()
-    budget = f"{watts_words(found.watts_before)} for GPUs now, {watts_words(found.watts_after)} then"
-    committed = f"{watts_words(found.committed_before)} committed now, {watts_words(found.committed_after)} then"
+    budget = f"{watts_text(found.watts_before)} for GPUs now, {watts_text(found.watts_after)} then"
+    committed = f"{watts_text(found.committed_before)} committed now, {watts_text(found.committed_after)} then"
     parts = [f"PowerCap {found.cap}: {budget}; {committed}"]
     if not found.feasible_after:
-        least = watts_words(found.least_watts)
+        least = watts_text(found.least_watts)
         parts.append(f"IT CANNOT BE HELD: with every job paused its nodes still count with {least}")
     touched = [job for job in found.jobs if job.what not in ("as now", "waits as now")]
     if touched:
@@ -139,13 +139,13 @@ def printed(found: WhatIf, output: Output) -> str:
         parts.append("there are no jobs under it")
     if touched and found.joules_saved is not None:
         saved = found.joules_saved / JOULES_PER_KILOJOULE
-        words = f"{energy_words(abs(saved))} {'less' if saved >= 0 else 'more'}"
+        words = f"{energy_text(abs(saved))} {'less' if saved >= 0 else 'more'}"
         parts.append(f"to the ends of the jobs that run either way: {words} by the GPUs")
     return "\n".join(parts)
 
 
 def _row(job: JobChange) -> list[str]:
-    from flyball_views.words import duration_words, watts_words
+    from flyball_views.texts import duration_text, watts_text
 
     def both(before: Any, after: Any) -> str:
         return f"{before}" if before == after else f"{before} > {after}"
@@ -156,7 +156,7 @@ def _row(job: JobChange) -> list[str]:
         job.name,
         both(before.gpus, after.gpus),
         both(before.clock_megahertz or "-", after.clock_megahertz or "-"),
-        both(watts_words(before.watts), watts_words(after.watts)),
-        both(duration_words(before.seconds), duration_words(after.seconds)),
+        both(watts_text(before.watts), watts_text(after.watts)),
+        both(duration_text(before.seconds), duration_text(after.seconds)),
         job.why,
     ]

@@ -125,5 +125,5 @@ async def explain(session: ApiSession, kind: str, name: str, namespace: str, ope
         return why_job(overview, namespace, name, await events_about(session, kind, name, namespace))
     if kind == "PowerCap":
         return why_cap(overview, name, await events_about(session, kind, name))
-    said = [*await events_about(session, "Node", name), *await events_about(session, kind, name)]
-    return why_node(overview, name, said)
+    events = [*await events_about(session, "Node", name), *await events_about(session, kind, name)]
+    return why_node(overview, name, events)

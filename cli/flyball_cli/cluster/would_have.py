@@ -39,7 +39,7 @@ def printed_would_have(report: WouldHaveReport, output: str) -> str:
         writer.writerows([line.name, *_fields(line)] for line in report.lines)
         return text.getvalue().rstrip("\n")
     rows = [[report.by.value.upper(), *(heading.upper() for heading in HEADINGS)]]
-    rows += [[line.name, *_words(line)] for line in (*report.lines, report.total)]
+    rows += [[line.name, *_cells(line)] for line in (*report.lines, report.total)]
     table = columns_text(rows, [False, *[True] * len(HEADINGS)])
     if report.pods:
         pods = [["PODS OUTSIDE FLYBALL", *(heading.upper() for heading in POD_HEADINGS)]]
@@ -68,7 +68,7 @@ def _fields(line: WouldHaveLine) -> list[str]:
     ]
 
 
-def _words(line: WouldHaveLine) -> list[str]:
+def _cells(line: WouldHaveLine) -> list[str]:
     def percent(estimate: Estimate | None) -> str:
         if estimate is None:
             return "unknown"
@@ -91,7 +91,7 @@ def picture_of_savings(report: WouldHaveReport) -> Figure:
     known = [(line.name, line.saved_kilowatt_hours) for line in report.lines if line.saved_kilowatt_hours is not None]
     shown = known[:LONGEST_PICTURE]
     left_out = f", {len(known) - len(shown)} more not drawn" if len(known) > len(shown) else ""
-    total = _words(report.total)
+    total = _cells(report.total)
     title = f"{total[2]}, {total[3]}, of {total[1]} kWh by {report.by.value}{left_out}"
     figure, axes = bars([name for name, _ in shown], title, report.caveats[:1])
     expected = [saved.expected for _, saved in shown]

@@ -118,7 +118,7 @@ def compare(
         source.workload(base)  # a bad trace is reported once, before any process starts
         with _Bar(cells) as bar:
             outcomes = run_matrix(
-                cells, output / "runs", processes=jobs or os.cpu_count() or 1, resume=not fresh, listen=bar.hear
+                cells, output / "runs", processes=jobs or os.cpu_count() or 1, resume=not fresh, listen=bar.take_event
             )
     except (ValueError, OSError) as error:
         refuse(f"flyball: {error}", error)
@@ -181,7 +181,7 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def hear(self, event: Event) -> None:
+    def take_event(self, event: Event) -> None:
         from flyball_simulator.experiments.worker_processes import Failed, Finished, Started
 
         if isinstance(event, Started):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # More points than clocks could tell apart: what was meant is another number.
 MOST_POINTS = 10_000
-SAID_FROM_SECONDS = 20.0
+ANNOUNCED_FROM_SECONDS = 20.0
 """Work that is estimated to take longer is announced."""
 
 
@@ -167,7 +167,7 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
     if microbatches is None:
         raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
     size = check_size(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
-    if size.seconds > SAID_FROM_SECONDS:
+    if size.seconds > ANNOUNCED_FROM_SECONDS:
         typer.echo(str(size), err=True)
     return pipeline_graph(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.research.frontier import MOST_POINTS, SAID_FROM_SECONDS, progress_bar
+from flyball_cli.research.frontier import ANNOUNCED_FROM_SECONDS, MOST_POINTS, progress_bar
 from flyball_cli.terminal.endings import refuse
 from flyball_cli.terminal.files import check_output_file, read_text
 
@@ -71,7 +71,7 @@ def frontier_groups(
         if unknown := sorted(set(degrees) - set(groups)):
             raise ValueError(f"--straggler {unknown[0]}: there is no such group, only {', '.join(groups)}")
         seconds = sum(group.size.seconds for group in groups.values())
-        if seconds > SAID_FROM_SECONDS:
+        if seconds > ANNOUNCED_FROM_SECONDS:
             typer.echo(f"{len(groups)} groups: about {seconds:,.0f} s of one core for 200 points", err=True)
         with progress_bar(points) as progress:
             document = groups_document(groups, points, at, degrees, progress)

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from flyball_views.tables import Line, Table
+from flyball_views.texts import age_text
 from flyball_views.why.reasons import Explanation, Weight
-from flyball_views.words import age_words
 
 GAP = "  "
 NARROWEST = 20
@@ -68,7 +68,7 @@ def explanation_text(explanation: Explanation, program: str = "kubectl flyball",
     wide = min(width or 100, 120)
     parts = [in_one_line(f"{explanation.kind} {explanation.name}"), in_one_line(explanation.headline), ""]
     for reason in explanation.reasons:
-        age = f" ({age_words(reason.since, explanation.time)})" if reason.since is not None else ""
+        age = f" ({age_text(reason.since, explanation.time)})" if reason.since is not None else ""
         parts.append(_paragraph(f"{_MARKS[reason.weight]} ", reason.what + age, wide))
         if reason.change:
             parts.append(_paragraph("    → ", reason.change.replace("kubectl flyball", program), wide))
@@ -76,7 +76,7 @@ def explanation_text(explanation: Explanation, program: str = "kubectl flyball",
         parts += ["", "Events:"]
         for event in explanation.events:
             times = f" ({event.count} times)" if event.count > 1 else ""
-            ago = age_words(event.time, explanation.time)
+            ago = age_text(event.time, explanation.time)
             parts.append(_paragraph(f"  {ago:>6}  ", f"{event.reason}: {event.note}{times}", wide))
     if explanation.unknown:
         parts += ["", "Not looked at:"]

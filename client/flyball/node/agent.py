@@ -40,14 +40,14 @@ class Agent:
         if not first.startswith(b"HTTP/1.") or not status:
             raise AgentError(f"{self._path}: the answer is no HTTP: {answer[:40]!r}")
         try:
-            said = json.loads(text)
+            decoded = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise AgentError(f"{self._path}: the answer to {method} {path} is no JSON: {text[:40]!r}") from error
-        if status[0] != b"200" or not isinstance(said, dict):
+        if status[0] != b"200" or not isinstance(decoded, dict):
             raise AgentError(
                 f"{self._path}: {method} {path} was answered {status[0].decode(errors='replace')}: {text[:200]!r}"
             )
-        return said
+        return decoded
 
     def _exchange(self, request: bytes) -> bytes:
         until = time.monotonic() + self._timeout_seconds

@@ -47,17 +47,17 @@ class GpuCapabilities:
 
 def capabilities_of(agent: Agent) -> Mapping[str, GpuCapabilities]:
     """Of each GPU of the pod, by UUID. Raises AgentError, also where the agent is of a version that does not say."""
-    said = agent.call("GET", "/v1/capabilities").get("gpus")
-    if not isinstance(said, dict):
+    reported = agent.call("GET", "/v1/capabilities").get("gpus")
+    if not isinstance(reported, dict):
         raise AgentError("the agent names no GPUs that could do anything")
-    return {str(uuid): _gpu(gpu) for uuid, gpu in said.items() if isinstance(gpu, dict)}
+    return {str(uuid): _gpu(gpu) for uuid, gpu in reported.items() if isinstance(gpu, dict)}
 
 
-def _gpu(said: Mapping[str, Any]) -> GpuCapabilities:
-    lockable, why_not = said.get("clocksLockable"), said.get("whyNot")
+def _gpu(reported: Mapping[str, Any]) -> GpuCapabilities:
+    lockable, why_not = reported.get("clocksLockable"), reported.get("whyNot")
 
     def number(name: str) -> int | None:
-        return _count(said.get(name))
+        return _count(reported.get(name))
 
     return GpuCapabilities(
         lockable if isinstance(lockable, bool) else None,
@@ -67,15 +67,15 @@ def _gpu(said: Mapping[str, Any]) -> GpuCapabilities:
         number("stepMegahertz"),
         number("grantedMegahertz"),
         number("powerLimitMilliwatts"),
-        _latency(said.get("setLatency")),
+        _latency(reported.get("setLatency")),
     )
 
 
-def _latency(said: object) -> SetLatency | None:
-    if not isinstance(said, dict):
+def _latency(reported: object) -> SetLatency | None:
+    if not isinstance(reported, dict):
         return None
     median, p99, sets, age = (
-        _count(said.get(name)) for name in ("medianMicroseconds", "p99Microseconds", "sets", "ageMilliseconds")
+        _count(reported.get(name)) for name in ("medianMicroseconds", "p99Microseconds", "sets", "ageMilliseconds")
     )
     if median is None or p99 is None or not sets or age is None:
         return None

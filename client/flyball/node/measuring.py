@@ -32,12 +32,12 @@ class EnergyMeter:
         if self._agent is None or now < self._not_before:
             return now, None
         try:
-            said = self._agent.call("GET", "/v1/energy?fresh")
+            reading = self._agent.call("GET", "/v1/energy?fresh")
             now = self._monotonic()
-            age = float(said["ageMilliseconds"])
+            age = float(reading["ageMilliseconds"])
             if not 0 <= age <= OLDEST_MILLISECONDS:
                 raise AgentError(f"its last reading of the GPUs is {age:g} ms old")
-            return now, float(said["energyMillijoules"]) / 1e3 + float(said["powerMilliwatts"]) / 1e3 * age / 1e3
+            return now, float(reading["energyMillijoules"]) / 1e3 + float(reading["powerMilliwatts"]) / 1e3 * age / 1e3
         except (AgentError, KeyError, TypeError, ValueError) as error:
             self._not_before = self._monotonic() + PAUSE_SECONDS
             if not self._warned:
@@ -56,8 +56,8 @@ def gpu_counter(
     `gpu` is its UUID, or `*` where the pod has one.
     """
     try:
-        said = agent.call("GET", "/v1/energy")
-        now, gpus, age = monotonic(), said["gpus"], float(said["ageMilliseconds"])
+        reading = agent.call("GET", "/v1/energy")
+        now, gpus, age = monotonic(), reading["gpus"], float(reading["ageMilliseconds"])
         if not 0 <= age <= OLDEST_MILLISECONDS or (gpu == "*" and len(gpus) != 1):
             return None
         found = next(iter(gpus.values())) if gpu == "*" else gpus[gpu]

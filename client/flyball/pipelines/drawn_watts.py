@@ -25,7 +25,7 @@ LIKELY_WRONG = 16
 MUCH_BETTER = 0.5
 
 
-def told_apart(
+def watts_of_each(
     computed: Sequence[tuple[str, float, float]], readings: Sequence[tuple[float, float]]
 ) -> dict[str, float]:
     """The watts of each computation and of waiting, from what was computed one after the other, and readings of the

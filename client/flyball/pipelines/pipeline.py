@@ -92,7 +92,7 @@ class Pipeline:
         self._planned: int | None = None
         self._clock_changes = ClockChanges(set_seconds)
         self._slow_stage = SlowStage()
-        self._shared_degree = SharedDegree(lambda: self._read(_SLOW), lambda value: self._tell(_SLOW, value))
+        self._shared_degree = SharedDegree(lambda: self._read(_SLOW), lambda value: self._share(_SLOW, value))
         self._look_at = 0.0
         self._changed = False  # the plan, within the iteration
         self._iteration = 0
@@ -206,7 +206,7 @@ class Pipeline:
             own = self._by_the_fastest(self._monotonic())
             # Of one length always: a value is written over the one before.
             value = f"{self._iteration:015d} {own:020.9f}"
-            self._tell(f"{_PACE}{self._replica}", value)
+            self._share(f"{_PACE}{self._replica}", value)
             if self._iteration == 0 and self._replica == 0 and self._replicas > 1:
                 self._shared_degree.begin()
             self._write_point()
@@ -222,18 +222,18 @@ class Pipeline:
         seconds = self._wanted_seconds()
         if self._iteration == 0 or (self._iteration >= self._shared_point[0] and seconds != self._shared_point[1]):
             self._shared_point = self._iteration + 2, seconds
-            self._tell(_POINT, f"{self._iteration + 2:015d} {seconds:020.9f}")
+            self._share(_POINT, f"{self._iteration + 2:015d} {seconds:020.9f}")
 
     def _take_point(self) -> None:
         """Switch to the point that the first stage has chosen, once its iteration has come."""
         if self._iteration == 0:
             return
         if self._values is None:
-            told: tuple[int, float] | None = self._shared_point
+            shared: tuple[int, float] | None = self._shared_point
         else:
-            told = _numbers(self._read(_POINT) or "")
-        if told is not None and told[0] <= self._iteration + 1 and told[1] > 0.0:
-            self._seconds = told[1]
+            shared = _numbers(self._read(_POINT) or "")
+        if shared is not None and shared[0] <= self._iteration + 1 and shared[1] > 0.0:
+            self._seconds = shared[1]
 
     def _synchronized(self) -> None:
         """Everybody's gradients are there: choose the plan of the next iteration."""
@@ -297,7 +297,7 @@ class Pipeline:
         except OSError as error:
             logger.warning("stage %d is not measured, training goes on: %s", self._stage, error)
 
-    def _tell(self, name: str, value: str) -> None:
+    def _share(self, name: str, value: str) -> None:
         try:
             if self._values is not None:
                 self._values.put(name, value)
@@ -319,15 +319,15 @@ class Pipeline:
 
 def _pace(text: str, iteration: int) -> float | None:
     """The seconds in `text` if they are of this iteration; None where they are of another, or cannot be read."""
-    told = _numbers(text)
-    return told[1] if told is not None and told[0] == iteration else None
+    shared = _numbers(text)
+    return shared[1] if shared is not None and shared[0] == iteration else None
 
 
 def _numbers(text: str) -> tuple[int, float] | None:
     """The iteration and its seconds in `text`; None where it is no such pair."""
-    told, _, words = text.partition(" ")
+    number, _, rest = text.partition(" ")
     try:
-        iteration, seconds = int(told), float(words)
+        iteration, seconds = int(number), float(rest)
     except ValueError:
         return None
     return (iteration, seconds) if 0.0 <= seconds < float("inf") else None

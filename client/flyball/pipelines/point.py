@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.25
 MAX_BYTES = 4096
 
 
-class _Told(NamedTuple):
+class _Straggler(NamedTuple):
     """Iterations take `degree` times as long between two moments, in seconds since the epoch, by the `replica` (None: by
     none of the job's)."""
 
@@ -51,7 +51,7 @@ class WantedPoint:
         self._look_at = float("-inf")
         self._warned = False
         self._seconds = plans.seconds_for(section.objective, section.iteration_seconds)
-        self._straggler = _Told()
+        self._straggler = _Straggler()
         self._text = ""  # by which both are
 
     def seconds(self) -> float:
@@ -62,9 +62,9 @@ class WantedPoint:
     def degree(self, replica: int) -> float:
         """How many times as long as it needs this replica takes an iteration now; 1: none says so, or it is slow itself."""
         self._look()
-        told = self._straggler
-        waits = told.degree > 1.0 and told.replica != replica and told.since <= self._wall_clock() < told.until
-        return told.degree if waits else 1.0
+        slow = self._straggler
+        waits = slow.degree > 1.0 and slow.replica != replica and slow.since <= self._wall_clock() < slow.until
+        return slow.degree if waits else 1.0
 
     def _look(self) -> None:
         now = self._monotonic()
@@ -82,29 +82,31 @@ class WantedPoint:
                 self._warned = True
                 logger.warning("the pipeline's plan is not changed any more, training goes on: %s", error)
 
-    def _read(self, text: str) -> tuple[float, _Told]:
-        told = json.loads(text)
-        if not isinstance(told, dict) or told.get("objective") not in OBJECTIVES:
+    def _read(self, text: str) -> tuple[float, _Straggler]:
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("objective") not in OBJECTIVES:
             raise ValueError(f"{self._file}: this is no point of a plan: {text[:80]!r}")
-        seconds, megahertz = (_positive(told.get(name)) for name in ("iterationSeconds", "maxMegahertz"))
-        return self._plans.seconds_for(told["objective"], seconds, megahertz), _straggler(told.get("straggler"))
+        seconds, megahertz = (_positive(document.get(name)) for name in ("iterationSeconds", "maxMegahertz"))
+        return self._plans.seconds_for(document["objective"], seconds, megahertz), _straggler(document.get("straggler"))
 
 
-def _straggler(told: Any) -> _Told:
+def _straggler(found: Any) -> _Straggler:
     """Raises ValueError where it cannot be read."""
-    if told is None:
-        return _Told()
-    if not isinstance(told, dict):
-        raise ValueError(f"{told!r:.80} is no straggler")
-    degree, replica = _positive(told.get("degree")), told.get("replica")
+    if found is None:
+        return _Straggler()
+    if not isinstance(found, dict):
+        raise ValueError(f"{found!r:.80} is no straggler")
+    degree, replica = _positive(found.get("degree")), found.get("replica")
     if degree is None or not (replica is None or type(replica) is int):
-        raise ValueError(f"{told!r:.80} is no straggler")
-    return _Told(degree, replica, _instant(told.get("from"), float("-inf")), _instant(told.get("until"), float("inf")))
+        raise ValueError(f"{found!r:.80} is no straggler")
+    return _Straggler(
+        degree, replica, _instant(found.get("from"), float("-inf")), _instant(found.get("until"), float("inf"))
+    )
 
 
-def _instant(text: Any, unsaid: float) -> float:
+def _instant(text: Any, missing: float) -> float:
     """Seconds since the epoch. Raises ValueError where it is no time like 2026-01-31T12:00:00Z."""
-    return unsaid if text is None else datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    return missing if text is None else datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S%z").timestamp()
 
 
 def _positive(value: Any) -> float | None:

@@ -105,7 +105,7 @@ class SharedDegree:
         """Replica, stage and degree as shared in this iteration."""
         words = (self._read() or "").split(" ")
         try:
-            told, replica, stage, degree = int(words[0]), int(words[1]), int(words[2]), float(words[3])
+            of_iteration, replica, stage, degree = int(words[0]), int(words[1]), int(words[2]), float(words[3])
         except (ValueError, IndexError):
             return None
-        return (replica, stage, degree) if told == iteration and 1.0 <= degree < float("inf") else None
+        return (replica, stage, degree) if of_iteration == iteration and 1.0 <= degree < float("inf") else None

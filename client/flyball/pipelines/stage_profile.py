@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Callable, NamedTuple, Optional
 
-from flyball.pipelines.drawn_watts import WAITING, told_apart
+from flyball.pipelines.drawn_watts import WAITING, watts_of_each
 
 logger = logging.getLogger("flyball")
 
@@ -127,7 +127,7 @@ class StageProfile:
 
     def _solve(self) -> dict[str, Measured]:
         clock, names = self._left[0], sorted({name for name, _, _ in self._computed})
-        watts = told_apart(self._computed, self._inside())
+        watts = watts_of_each(self._computed, self._inside())
         self._waiting.append(watts[WAITING])
         return {
             name: Measured(name, clock, seconds, seconds * watts[name])

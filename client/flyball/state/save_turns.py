@@ -61,9 +61,9 @@ class SaveTurns:
             if self._asked and not self._answered:
                 self._answered = not self._turns.all_done(self._number, 0.0)
             return
-        said = self._turns.newest("begun")
-        if said is not None and said[0] > self._number:
-            self._number, self._asked = said[0], True
+        found = self._turns.newest("begun")
+        if found is not None and found[0] > self._number:
+            self._number, self._asked = found[0], True
             self._turns.done(self._number, well=True)
 
     def due(self, iteration: int) -> int | None:
@@ -81,9 +81,9 @@ class SaveTurns:
 
     def _take_step(self, iteration: int) -> None:
         if self._rank != 0:
-            said = self._turns.newest("ended")
-            if said is not None and said[0] == self._number:
-                self._asked, self._after = False, int(said[1])
+            found = self._turns.newest("ended")
+            if found is not None and found[0] == self._number:
+                self._asked, self._after = False, int(found[1])
         elif self._answered:
             self._asked = False
             self._after = iteration if self._alone else iteration + LEAD_STEPS

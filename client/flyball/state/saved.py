@@ -146,14 +146,14 @@ class SavedState:
                 logger.warning("%s cannot be loaded, an older one is tried: %s", found.folder, error)
                 failure = error
                 continue
-            self._say_restored(os.path.basename(found.folder))
+            self._log_restored(os.path.basename(found.folder))
             return restored
         if failure is not None:
             raise none_loaded(self._directory, failure) from failure
-        self._say_restored(_NOTHING)
+        self._log_restored(_NOTHING)
         return None
 
-    def _say_restored(self, name: str) -> None:
+    def _log_restored(self, name: str) -> None:
         if self._values is not None and self._environment.rank == 0:
             self._values.put("restored", name)
 

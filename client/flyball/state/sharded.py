@@ -86,7 +86,7 @@ class ShardedState:
 
         Raises RuntimeError where there are some and none can be loaded, or where rank 0 does not say.
         """
-        restored = self._newest() if self._environment.rank == 0 else self._as_rank_0_says()
+        restored = self._newest() if self._environment.rank == 0 else self._value_of_rank_0()
         if restored is not None:
             self.iteration = restored.position.iteration
         self._save_at = self._monotonic() + self._every_seconds
@@ -110,7 +110,7 @@ class ShardedState:
             raise none_loaded(self._directory, why)
         return None
 
-    def _as_rank_0_says(self) -> Restored | None:
+    def _value_of_rank_0(self) -> Restored | None:
         number = 0
         while True:
             number += 1
@@ -208,8 +208,8 @@ class ShardedState:
         except Exception as error:
             logger.warning("no checkpoint of step %d, training goes on: %s", position.iteration, error)
             words = _FAILED
-        said = self._saves.newest("begun")
-        if said is None or said[0] < number:
+        begun = self._saves.newest("begun")
+        if begun is None or begun[0] < number:
             self._saves.begin(number, words)  # it failed before anybody was told of a folder
         self._saves.end(number + 1, words)
         return words

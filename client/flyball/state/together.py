@@ -79,9 +79,9 @@ class Together:
     def _wait(self, what: str, number: int, seconds: float) -> str | None:
         until = self._monotonic() + seconds
         while True:
-            said = self.newest(what)
-            if said is not None and said[0] >= number:
-                return said[1] if said[0] == number else None
+            found = self.newest(what)
+            if found is not None and found[0] >= number:
+                return found[1] if found[0] == number else None
             if self._values is None or self._monotonic() >= until:
                 return None
             self._values.pause()

@@ -37,5 +37,5 @@ PODS_REFUSED_SELECTOR = "involvedObject.kind=Job,reason=FailedCreate"
 def read_pods_refused(raw: Mapping[str, Any]) -> PodsRefused:
     """A `v1.Event` that PODS_REFUSED_SELECTOR selects; raises InvalidObject where it is none."""
     event = read_object("Event", raw, _Event)
-    said = event.last_timestamp or event.event_time or event.first_timestamp or ""
-    return PodsRefused(event.involved_object.uid, event.message.removeprefix("Error creating: "), said)
+    last_seen = event.last_timestamp or event.event_time or event.first_timestamp or ""
+    return PodsRefused(event.involved_object.uid, event.message.removeprefix("Error creating: "), last_seen)

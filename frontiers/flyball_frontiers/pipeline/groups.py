@@ -114,7 +114,7 @@ def plan_groups(
     coarse = max(2, points // COARSER)
     done = 0
 
-    def tell(more: int) -> None:
+    def count(more: int) -> None:
         nonlocal done
         done += more
         if progress is not None:
@@ -123,13 +123,13 @@ def plan_groups(
     known: dict[str, Frontier[PipelinePlan]] = {}
     for name, planner in planners.items():
         known[name] = planner.frontier(coarse)
-        tell(coarse)
+        count(coarse)
     times = _spread(SynchronisedGroups(known), points)
     exact: dict[str, Frontier[PipelinePlan]] = {}
     for name, planner in planners.items():
         shorter = [point.time_seconds for point in known[name].points if point.time_seconds < times[0]]
         exact[name] = planner.frontier_at([*shorter, *times])
-        tell(points)
+        count(points)
     return SynchronisedGroups(exact)
 
 

@@ -76,8 +76,8 @@ class DriverKeeper:
         elif until is None and error is not None:
             self._reopen(error, now_ns)
         if until is not None and isinstance(self._enforcer.driver_error, GpusReleased):
-            told = self._published_round > self._released_round or now_ns - self._released_ns > UNPUBLISHED_NS
-            if self._letting_go is not None and told:
+            published = self._published_round > self._released_round or now_ns - self._released_ns > UNPUBLISHED_NS
+            if self._letting_go is not None and published:
                 self._close()
             if self._letting_go is None:
                 self._requests.note_released()

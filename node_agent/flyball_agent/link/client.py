@@ -149,17 +149,17 @@ class EnforcerLink:
 
     async def run(self) -> None:
         """Keep the line until cancelled."""
-        backoff, said = Backoff(), ""
+        backoff, last_error = Backoff(), ""
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(self._path)
             except OSError as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._log.error("no enforcer", socket=self._path, error=said)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    self._log.error("no enforcer", socket=self._path, error=last_error)
                 await backoff.pause()
                 continue
-            said = ""
+            last_error = ""
             backoff.reset()
             try:
                 await self._talk(reader, writer)
@@ -185,15 +185,15 @@ class EnforcerLink:
         self._connected, self._writer = True, writer
         self.on_connected()
         sending = asyncio.create_task(self._send(writer))
-        hearing = asyncio.create_task(self._hear(reader))
+        receiving = asyncio.create_task(self._receive(reader))
         try:
-            done, _ = await asyncio.wait((sending, hearing), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (sending, hearing):
+            for task in (sending, receiving):
                 task.cancel()
-            await asyncio.gather(sending, hearing, return_exceptions=True)
+            await asyncio.gather(sending, receiving, return_exceptions=True)
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -210,7 +210,7 @@ class EnforcerLink:
             async with asyncio.timeout(SEND_SECONDS):
                 await writer.drain()
 
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
         while (snapshot := await read_snapshot(reader)) is not None:
             if snapshot.node != self._state.node:
                 raise InvalidMessage(

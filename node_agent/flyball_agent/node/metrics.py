@@ -252,15 +252,15 @@ class MetricsServer:
 
     async def serve(self) -> None:
         """Serve until cancelled; a port that is taken is tried again, since an agent without metrics still governs."""
-        backoff, said = Backoff(), ""
+        backoff, last_error = Backoff(), ""
         try:
             while self._server is None:
                 try:
                     logger.info("metrics served", port=await self.start())
                 except OSError as error:
-                    if str(error) != said:
-                        said = str(error)
-                        logger.error("metrics not served", error=said)
+                    if str(error) != last_error:
+                        last_error = str(error)
+                        logger.error("metrics not served", error=last_error)
                     await backoff.pause()
             while True:
                 await asyncio.sleep(IDLE_SECONDS / 2)

@@ -146,7 +146,7 @@ class _Answer:
             raise CallFailed(f"the answer's headers have more than {MAX_HEADER_BYTES} bytes")
 
     def _message(self) -> bytes:
-        if not any(_says_ok(block) for block in self._blocks):
+        if not any(_is_ok(block) for block in self._blocks):
             status, words = _status(self._blocks)
             if status != STATUSES[0]:
                 raise CallFailed(f"{status}: {words}")
@@ -164,7 +164,7 @@ def _unpadded(payload: bytes, flags: int) -> bytes:
     return payload[1 : len(payload) - payload[0]]
 
 
-def _says_ok(block: bytes) -> bool:
+def _is_ok(block: bytes) -> bool:
     """Whether a block of headers says `grpc-status: 0` in so many bytes; False: it may say so by an index."""
     return any(name in STATUS_NAMES and value in OK_VALUES for name, value in _literals(block))
 

@@ -138,10 +138,10 @@ class Watches:
 
             def on_change(key: str) -> None:
                 item = known(key)
-                said = None if item is None else what(item)
-                changed = said != before.pop(key, None)
-                if said is not None:
-                    before[key] = said
+                content = None if item is None else what(item)
+                changed = content != before.pop(key, None)
+                if content is not None:
+                    before[key] = content
                 (other_wake if changed and other_wake is not None else wake)()
 
             return on_change

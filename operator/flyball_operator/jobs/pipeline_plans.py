@@ -80,8 +80,8 @@ def plan_to_make(
     lines = [f"{stage.stage},{line}\n" for stage in measured for line in stage.rows.splitlines()]
     profile = HEADER + "".join(lines)
     watts = round(fmean(stage.waiting_milliwatts for stage in measured) / MILLIWATTS_PER_WATT, 3)
-    told_apart_by = f"{pipeline.microbatches} {watts} {pipeline.plan.config_map}/{pipeline.plan.key}\n{profile}"
-    digest = hashlib.sha256(told_apart_by.encode()).hexdigest()[:32]
+    identity = f"{pipeline.microbatches} {watts} {pipeline.plan.config_map}/{pipeline.plan.key}\n{profile}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
     if before is not None and before.profile == digest:
         return None
     return PlanPipeline(job, pipeline.plan, pipeline.microbatches, profile, watts, digest)

@@ -91,11 +91,11 @@ def point_change(
     return PointChange(job, late, wanted) if late else None
 
 
-def _differs(told: str, wanted: str) -> bool:
+def _differs(annotated: str, wanted: str) -> bool:
     """Whether two values ask for other points; a deadline that comes nearer as it was to come changes nothing."""
-    before, now = _read(told), _read(wanted)
+    before, now = _read(annotated), _read(wanted)
     if before is None or now is None:
-        return told != wanted
+        return annotated != wanted
     was, seconds = before.pop("iterationSeconds", None), now.pop("iterationSeconds", None)
     if before != now or (was is None) != (seconds is None):
         return True

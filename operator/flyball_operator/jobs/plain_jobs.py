@@ -26,7 +26,7 @@ from flyball_operator.power.nodes.reservations import NO_RULES, foreign_gpu_mill
 # For so long a Job that was let run may seem to wait: what the API server says of it is still from before.
 BELIEVED_SECONDS = 10.0
 # A reason that stays the same is told again so often, for Events are forgotten.
-TELL_AGAIN_SECONDS = 300.0
+REPEATED_AFTER_SECONDS = 300.0
 # So many that wait, and as many that run, are looked at in each cycle: the oldest of each namespace before any second one.
 MAX_JUDGED = 200
 # What is said of a Job, and whether somebody has to do something about it.
@@ -82,7 +82,7 @@ class PlainJobs:
     def _take_news(self, verdict: PlainJobVerdict, monotonic: float) -> bool:
         """Whether users are to be shown this verdict now; it counts as shown from here on."""
         before = self._shown.get(verdict.job.uid)
-        if before is not None and before[0] == verdict.message and monotonic - before[1] < TELL_AGAIN_SECONDS:
+        if before is not None and before[0] == verdict.message and monotonic - before[1] < REPEATED_AFTER_SECONDS:
             return False
         self._shown[verdict.job.uid] = verdict.message, monotonic
         return True

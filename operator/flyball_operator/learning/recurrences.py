@@ -113,7 +113,7 @@ class Recurrences:
             purpose=decision.purpose.value,
             gpu_model=model.product,
             watts_per_gpu=max(1, round(model.max_power_limit_watts)),
-            message=words_of(search, decision) + ("" if begun is None else f", by runs on {begun.product}"),
+            message=decision_text(search, decision) + ("" if begun is None else f", by runs on {begun.product}"),
             cost_limit_joules=None if limit is None else round(limit),
         )
 
@@ -234,7 +234,7 @@ def _begun_anew(search: RecurringJob) -> RecurringJob:
     return search
 
 
-def words_of(search: RecurringJob, decision: Decision) -> str:
+def decision_text(search: RecurringJob, decision: Decision) -> str:
     """Why a run has its batch size, in a sentence."""
     ended = f"{len(search.runs)} run{'' if len(search.runs) == 1 else 's'}"
     best = search.best_batch_size

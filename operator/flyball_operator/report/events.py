@@ -37,7 +37,7 @@ OBJECT_BURST, OBJECT_SECONDS_PER_EVENT = 10.0, 30.0
 PROCESS_BURST, PROCESS_SECONDS_PER_EVENT = 100.0, 0.2
 # The API server's own limits on an Event.
 MAX_NOTE_BYTES = 1024
-MAX_WORD_LENGTH = 128
+MAX_REASON_LENGTH = 128
 MAX_NAME_LENGTH = 253
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 30.0
 
@@ -109,7 +109,7 @@ class EventRecorder:
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._session = session
-        self._instance = instance[:MAX_WORD_LENGTH]
+        self._instance = instance[:MAX_REASON_LENGTH]
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()  # the least recently seen first
@@ -167,8 +167,8 @@ class EventRecorder:
             "reportingController": REPORTING_CONTROLLER,
             "reportingInstance": self._instance,
             "type": kind,
-            "reason": reason[:MAX_WORD_LENGTH],
-            "action": action[:MAX_WORD_LENGTH],
+            "reason": reason[:MAX_REASON_LENGTH],
+            "action": action[:MAX_REASON_LENGTH],
             "note": note.encode()[:MAX_NOTE_BYTES].decode(errors="ignore"),
             "regarding": regarding.reference(),
         }

@@ -79,8 +79,8 @@ class TimeFit:
         # The slope is the prior's where it has one: measured jobs lose less by each GPU across nodes than inside one.
         no_slope = prior.node_sync_seconds_per_gpu == 0 and prior.node_sync_megacycles_per_gpu == 0
         start = self.coordinates(prior)
-        says_both = start[_LOCAL] > 0 and max(start[_NODE], start[_NODE_GPU]) > 0
-        over_local = min(start[_NODE] / start[_LOCAL], NODE_OVER_LOCAL) if says_both else NODE_OVER_LOCAL
+        has_both = start[_LOCAL] > 0 and max(start[_NODE], start[_NODE_GPU]) > 0
+        over_local = min(start[_NODE] / start[_LOCAL], NODE_OVER_LOCAL) if has_both else NODE_OVER_LOCAL
         self._unknown_nodes = [
             (_NODE, _LOCAL, over_local),
             *([(_NODE_GPU, _LOCAL_GPU, NODE_OVER_LOCAL)] if no_slope else []),

@@ -88,7 +88,7 @@ def run_matrix(
     folder.mkdir(parents=True, exist_ok=True)
     outcomes: dict[int, Outcome] = {}
 
-    def hear(event: Event) -> None:
+    def take_event(event: Event) -> None:
         if isinstance(event, Finished):
             outcomes[event.task] = event.answer
         elif isinstance(event, Failed):
@@ -98,7 +98,7 @@ def run_matrix(
 
     code = code_version()
     tasks = [_Task(cell, folder, resume, code) for cell in cells]
-    WorkerProcesses[_Task](_run_one, processes).run(tasks, hear, lambda task: _workload_key(task.cell))
+    WorkerProcesses[_Task](_run_one, processes).run(tasks, take_event, lambda task: _workload_key(task.cell))
     return [outcomes[index] for index in range(len(cells))]
 
 

@@ -50,7 +50,7 @@ class TraceFormat:
     job_id: str | None = None
     submission_of: Callable[[str], float] = seconds
     duration_of: Callable[[str], float] = seconds
-    time_word: str = "number of seconds"
+    time_description: str = "number of seconds"
     raw_log: bool = False
     guessed: bool = True
 
@@ -83,7 +83,7 @@ PHILLY = TraceFormat(
     duration="duration",
     gpus="num_gpus",
     submission_of=timestamp,
-    time_word="time (2017-10-06 02:31:38)",
+    time_description="time (2017-10-06 02:31:38)",
     raw_log=True,
 )
 _PAI = (_columns("arrival_time,length,cpus"),)
@@ -95,7 +95,7 @@ PAI_HOURS = TraceFormat(
     gpus="cpus",
     submission_of=hours,
     duration_of=hours,
-    time_word="number of hours",
+    time_description="number of hours",
     raw_log=True,
     guessed=False,
 )
@@ -116,7 +116,7 @@ HELIOS = TraceFormat(
     gpus="gpu_num",
     job_id="job_id",
     submission_of=timestamp,
-    time_word="time (2020-04-01 02:31:38)",
+    time_description="time (2020-04-01 02:31:38)",
     raw_log=True,
 )
 ACME = TraceFormat(
@@ -131,7 +131,7 @@ ACME = TraceFormat(
     gpus="gpu_num",
     job_id="job_id",
     submission_of=timestamp,
-    time_word="time (2023-03-01 00:18:22+08:00)",
+    time_description="time (2023-03-01 00:18:22+08:00)",
     raw_log=True,
 )
 

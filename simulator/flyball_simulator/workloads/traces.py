@@ -193,7 +193,7 @@ class _Reading:
             return found.submission_of(cell)
         except (ValueError, OverflowError):
             where = f"{self._path}: line {line}: column {found.submission}"
-            raise TraceError(f"{where}: {cell!r} is not a {found.time_word}") from None
+            raise TraceError(f"{where}: {cell!r} is not a {found.time_description}") from None
 
     def _duration(self, found: TraceFormat, line: int, cell: str) -> float:
         where = f"{self._path}: line {line}: column {found.duration}"

@@ -178,7 +178,7 @@ def _progress_of(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Even
     """Progress on stderr: one line that is written over, and a line of its own for whatever fails."""
     done = 0
 
-    def tell(event: Event) -> None:
+    def print_event(event: Event) -> None:
         nonlocal done
         if isinstance(event, Failed):
             print(f"\n{name}: {cells[event.task]} failed: {event.error}", file=sys.stderr)
@@ -186,7 +186,7 @@ def _progress_of(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Even
             done += 1
             print(f"\r{name}: {done} of {count}   ", end="\n" if done == count else "", file=sys.stderr, flush=True)
 
-    return tell
+    return print_event
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -188,14 +188,14 @@ def study_pipeline(
 
     `budget` says how much each partition's search may measure; appendix C's sizes by default.
     """
-    tell = on_step or (lambda step: None)
+    report = on_step or (lambda step: None)
     partitionings = pipeline.partitionings()
     types = {
         partition.name: partition for partitioning in partitionings.values() for partition, _ in partitioning.types
     }
     searches: dict[str, PartitionSearch] = {}
     for number, (name, partition) in enumerate(types.items()):
-        tell(f"searching {name}")
+        report(f"searching {name}")
         searches[name] = optimise(
             pipeline.space(partition),
             partial(measure_partition, pipeline.group, partition),
@@ -205,7 +205,7 @@ def study_pipeline(
         )
     results: dict[Strategy, StrategyResult] = {}
     for strategy in Strategy:
-        tell(str(strategy))
+        report(str(strategy))
         results[strategy] = _result(pipeline, strategy, partitionings, types, searches, points)
     return PipelineStudy(pipeline, results, searches)
 

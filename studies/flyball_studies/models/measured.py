@@ -99,10 +99,10 @@ def stage_profiles(data: Path, images: Path) -> str:
             knee_megahertz=found.knee.value,
             voltage_slope=found.slope.value,
         )
-        for told, gpu in (("catalogue", board), ("calibrated", fitted)):
+        for source, gpu in (("catalogue", board), ("calibrated", fitted)):
             for parameterisation in Parameterisation:
                 time_error, energy_error = _held_out(text, gpu, parameterisation)
-                rows.append([product, told, parameterisation.value, percent(time_error), percent(energy_error)])
+                rows.append([product, source, parameterisation.value, percent(time_error), percent(energy_error)])
     return markdown(["GPU", "its constants", "parameterisation", "time", "energy"], rows)
 
 

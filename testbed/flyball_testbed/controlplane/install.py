@@ -188,14 +188,14 @@ def running_pods(pods: Json) -> dict[str, str]:
 def pods_summary(pods: Json) -> str:
     """Each pod of a collection in words, for an error: its node, its phase, whether it is being deleted."""
 
-    def told(pod: Json) -> str:
+    def described(pod: Json) -> str:
         metadata, phase = pod["metadata"], pod.get("status", {}).get("phase", "no phase")
         bound = pod["spec"].get("nodeName")
         place = f"on {bound}" if bound else f"for {_daemon_target(pod) or 'any node'}, not bound"
         deleted = f", being deleted since {metadata['deletionTimestamp']}" if "deletionTimestamp" in metadata else ""
         return f"{metadata['name']} {place}: {phase}, made at {metadata.get('creationTimestamp', '?')}{deleted}"
 
-    return "; ".join(sorted(told(pod) for pod in pods["items"])) or "none"
+    return "; ".join(sorted(described(pod) for pod in pods["items"])) or "none"
 
 
 def _daemon_target(pod: Json) -> str:

@@ -225,8 +225,8 @@ class Scenario:
         await _holds(lambda: watch.cap is not None and not watch.cap.enforced)
         boot.withdrawn_seconds = self._referee_seconds() - boot.at
         boot.limits_watts = sum(self._limits_watts().values())
-        told = "" if watch.cap is None else f": {watch.cap.message}"
-        self._headline = f"the cap is not called enforced any more after {boot.withdrawn_seconds:.1f} s{told}"
+        reason = "" if watch.cap is None else f": {watch.cap.message}"
+        self._headline = f"the cap is not called enforced any more after {boot.withdrawn_seconds:.1f} s{reason}"
         self._say(self._headline)
         await asyncio.sleep(AWAY_SECONDS)
         site.let_agent_back(node)

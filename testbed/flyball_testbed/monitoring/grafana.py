@@ -135,7 +135,7 @@ def _lines(panel: Panel) -> AnyPanel:
 def _table(panel: Panel) -> AnyPanel:
     """One row for the labels that all its queries have in common, one column for each query's value."""
     titles = {f"Value #{letter}": query.legend for letter, query in zip(_letters(), panel.queries, strict=False)}
-    told_by_label = [column for column, query in zip(titles, panel.queries, strict=True) if query.unit is None]
+    label_columns = [column for column, query in zip(titles, panel.queries, strict=True) if query.unit is None]
     renamed = {"namespace": "Namespace", "job_name": "Job", "state": "State", **titles}
     builder = (
         table.Panel()
@@ -144,8 +144,8 @@ def _table(panel: Panel) -> AnyPanel:
             dashboard.DataTransformerConfig(
                 id_val="organize",
                 options={
-                    "excludeByName": dict.fromkeys(("Time", *told_by_label), True),
-                    "renameByName": {name: title for name, title in renamed.items() if name not in told_by_label},
+                    "excludeByName": dict.fromkeys(("Time", *label_columns), True),
+                    "renameByName": {name: title for name, title in renamed.items() if name not in label_columns},
                 },
             )
         )

@@ -334,8 +334,8 @@ class Answer:
             if computation.stage == THROTTLED_STAGE and throttled_at <= computation.start < answered
         )
         began = slowed[0][0] if slowed else answered
-        told = min(answered, slowed[COMPUTATIONS - 1][1]) if len(slowed) >= COMPUTATIONS else answered
-        return cls(began - throttled_at, told - began, answered - told)
+        noticed = min(answered, slowed[COMPUTATIONS - 1][1]) if len(slowed) >= COMPUTATIONS else answered
+        return cls(began - throttled_at, noticed - began, answered - noticed)
 
     @property
     def seconds(self) -> float:

@@ -82,24 +82,24 @@ def read_iterations(folder: Path) -> list[Iteration]:
             else:
                 ends[key].append(line)
     return [
-        _iteration(key, said, computations[key]) for key, said in sorted(ends.items()) if len(said) == stages[key[0]]
+        _iteration(key, ended, computations[key]) for key, ended in sorted(ends.items()) if len(ended) == stages[key[0]]
     ]
 
 
 def _iteration(
-    key: tuple[int, int], said: Sequence[Mapping[str, float]], computations: Iterable[Computation]
+    key: tuple[int, int], ended: Sequence[Mapping[str, float]], computations: Iterable[Computation]
 ) -> Iteration:
-    first = said[0]
+    first = ended[0]
     return Iteration(
         *key,
         began=first["began"],
-        computed=max(line["computed"] for line in said),
+        computed=max(line["computed"] for line in ended),
         ended=first["ended"],
-        joules=sum(line["joules"] for line in said),
+        joules=sum(line["joules"] for line in ended),
         planned_seconds=first["planned_seconds"],
         planned_joules=first["planned_joules"],
         degree=first["degree"],
-        late_seconds=max(line["late"] for line in said),
+        late_seconds=max(line["late"] for line in ended),
         computations=tuple(computations),
     )
 

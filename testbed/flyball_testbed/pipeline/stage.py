@@ -70,8 +70,8 @@ class Stage:
         at = start
         for step in self._program:
             at = self._now.seconds = max(at, links.receive(step.instruction))
-            with self._pipeline.computation(step.instruction, step.microbatch) as told:
-                name = named(step.instruction, told.kernels)
+            with self._pipeline.computation(step.instruction, step.microbatch) as planned:
+                name = named(step.instruction, planned.kernels)
                 ran = self._board.compute(self._measured(name), at)
                 at = self._now.seconds = ran.end
             links.send(step.instruction, at)

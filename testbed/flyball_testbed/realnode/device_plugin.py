@@ -53,11 +53,11 @@ class GpuPlugin:
 
     def list_and_watch(self, _request: Any, context: Any) -> Iterator[Any]:
         """All GPUs at once, and all again whenever the health of one changes."""
-        told: Mapping[str, str] | None = None
+        sent: Mapping[str, str] | None = None
         while context.is_active() and not self._ended:
             now = self.health()
-            if now != told:
-                told = now
+            if now != sent:
+                sent = now
                 devices = [MESSAGES["Device"](ID=uuid, health=health) for uuid, health in now.items()]
                 yield MESSAGES["ListAndWatchResponse"](devices=devices)
             with self._changed:

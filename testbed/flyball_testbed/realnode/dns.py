@@ -67,8 +67,8 @@ def answer(query: bytes, lookup: Lookup) -> bytes | None:
                 status = NAME_ERROR
             elif kind == A:
                 addresses = found[:MAX_ADDRESSES]
-    said = RESPONSE | AUTHORITATIVE | (flags & (RECURSION_DESIRED | OPCODE)) | status
-    header = HEADER.pack(number, said, 1, len(addresses), 0, 0)
+    header_flags = RESPONSE | AUTHORITATIVE | (flags & (RECURSION_DESIRED | OPCODE)) | status
+    header = HEADER.pack(number, header_flags, 1, len(addresses), 0, 0)
     record = struct.Struct(">HHHIH4s")  # no time to live: a pod of the next start has the same name
     records = (record.pack(POINTER_TO_QUESTION, A, IN, 0, 4, address.packed) for address in addresses)
     return b"".join((header, query[HEADER.size : end], *records))
@@ -141,10 +141,10 @@ def serve(connection: socket.socket, lookup: Lookup) -> None:
     """Answer what comes, several at once, for ever."""
 
     def take(query: bytes, sender: tuple[str, int]) -> None:
-        said = answer(query, lookup)
-        if said is not None:
+        reply = answer(query, lookup)
+        if reply is not None:
             with contextlib.suppress(OSError):  # who asked has gone
-                connection.sendto(said, sender)
+                connection.sendto(reply, sender)
 
     with ThreadPoolExecutor(THREADS) as pool:
         while True:

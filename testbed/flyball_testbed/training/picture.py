@@ -67,11 +67,11 @@ def labelled(events: Sequence[Event], width: float) -> list[tuple[Event, float]]
 
     What came after the same step is written as one.
     """
-    told: dict[int, list[str]] = {}
+    events_at: dict[int, list[str]] = {}
     for event in sorted(events, key=lambda event: event.iteration):
-        told.setdefault(event.iteration, []).append(event.what)
+        events_at.setdefault(event.iteration, []).append(event.what)
     placed: list[tuple[Event, float]] = []
-    for iteration, whats in told.items():
+    for iteration, whats in events_at.items():
         least = placed[-1][1] + width if placed else float(iteration)
         placed.append((Event(iteration, "; ".join(whats)), max(float(iteration), least)))
     return placed

@@ -89,6 +89,6 @@ async def test_the_enforcer_of_another_node_is_not_believed() -> None:
     """Its limits would be reported as this node's."""
     link = EnforcerLink(Path("/nowhere"), "node-0")
     with pytest.raises(InvalidMessage, match="governs node-7, and this is the agent of node-0"):
-        await link._hear(fed(packed(server_of(Governor("node-7"))._snapshot())))
+        await link._receive(fed(packed(server_of(Governor("node-7"))._snapshot())))
     assert link.state.last_round_ns is None
-    await link._hear(fed(packed(server_of(Governor("node-0"))._snapshot())))
+    await link._receive(fed(packed(server_of(Governor("node-0"))._snapshot())))

@@ -291,7 +291,7 @@ def test_a_pipeline_that_is_too_large_is_refused_with_what_would_fit() -> None:
 
 
 def test_a_long_solve_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball_cli.research.frontier.SAID_FROM_SECONDS", 0.0)
+    monkeypatch.setattr("flyball_cli.research.frontier.ANNOUNCED_FROM_SECONDS", 0.0)
     result = flyball("frontier", "--profile", PROFILE, "--microbatches", 2, "--points", 2)
     assert "16 operations, 16 planned one by one: about 0.1 s of one core" in result.stderr
     assert json.loads(result.stdout)["planner"] == "perseus"

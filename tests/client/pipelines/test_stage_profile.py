@@ -138,7 +138,7 @@ def test_many_readings_are_solved_for_no_more_often_than_a_few(monkeypatch: pyte
     computed = [(("forward", "backward")[turn % 2], turn * 0.11, turn * 0.11 + 0.1) for turn in range(800)]
     for count in (20, 80):
         readings = [(at - at % 0.1, 300.0 * (at - at % 0.1)) for at in (0.5 + 1.03 * number for number in range(count))]
-        drawn_watts.told_apart(computed, readings)
+        drawn_watts.watts_of_each(computed, readings)
     few = sum(len(readings) <= 20 for _, _, readings in fits)
     assert len(fits) == 2 * few < 250
 

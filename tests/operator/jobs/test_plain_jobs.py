@@ -16,7 +16,7 @@ from flyball_operator.jobs import plain_jobs
 from flyball_operator.jobs.plain_jobs import (
     BELIEVED_SECONDS,
     MAX_JUDGED,
-    TELL_AGAIN_SECONDS,
+    REPEATED_AFTER_SECONDS,
     PlainJobs,
     PlainJobVerdict,
 )
@@ -222,7 +222,7 @@ def test_the_same_reason_is_not_told_in_each_cycle() -> None:
     waiting, seen = PlainJobs(), state([job(gpus=16)])
     assert len(waiting.step(seen, {}, 0.0)) == 1
     assert waiting.step(seen, {}, 1.0) == []
-    assert len(waiting.step(seen, {}, TELL_AGAIN_SECONDS + 1)) == 1
+    assert len(waiting.step(seen, {}, REPEATED_AFTER_SECONDS + 1)) == 1
 
 
 def test_nothing_is_let_run_under_a_cap_that_cannot_be_read() -> None:

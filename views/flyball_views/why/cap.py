@@ -10,6 +10,7 @@ from flyball_views.caps import CapRow
 from flyball_views.jobs import JobRow
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
+from flyball_views.texts import counted, energy_text, watts_text
 from flyball_views.why.node import node_troubles
 from flyball_views.why.reasons import (
     Explanation,
@@ -21,7 +22,6 @@ from flyball_views.why.reasons import (
     leader_reasons,
     of_aspect,
 )
-from flyball_views.words import counted, energy_words, watts_words
 
 NAMED = 5  # nodes and jobs that a sentence names; the rest are counted
 
@@ -49,8 +49,8 @@ def why_cap(overview: Overview, name: str, events: Sequence[EventView] = ()) -> 
 def _headline(cap: CapRow) -> str:
     held = {True: "enforced", False: "not enforced", None: "not known to be enforced"}[cap.enforced.status]
     return (
-        f"{held}: {watts_words(cap.in_force_watts)} in force, {watts_words(cap.committed_watts)} committed, "
-        f"{watts_words(cap.measured_watts)} measured, {watts_words(cap.headroom_watts)} to give"
+        f"{held}: {watts_text(cap.in_force_watts)} in force, {watts_text(cap.committed_watts)} committed, "
+        f"{watts_text(cap.measured_watts)} measured, {watts_text(cap.headroom_watts)} to give"
     )
 
 
@@ -127,9 +127,9 @@ def _breached(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list
     if cap.breached.status is not True:
         return []
     drawn = sum(node.measured_watts or 0.0 for node in under)
-    change = f"the GPUs report {watts_words(drawn)} of it; what is drawn beside them no limit can lower"
+    change = f"the GPUs report {watts_text(drawn)} of it; what is drawn beside them no limit can lower"
     if cap.static_overhead_watts is not None:
-        change += f" (staticOverheadWatts says {watts_words(cap.static_overhead_watts)})"
+        change += f" (staticOverheadWatts says {watts_text(cap.static_overhead_watts)})"
     return [of_aspect(Weight.STOPS, cap.breached, f"{change}. At once: kubectl flyball emergency --cap {cap.name}")]
 
 
@@ -142,7 +142,7 @@ def _meter(cap: CapRow) -> list[Reason]:
     if cap.meter_state in ("Shaping", "Cut"):
         doing = "limits are shaped" if cap.meter_state == "Shaping" else "jobs are cut by priority"
         change = "lower what is drawn beside the GPUs, or say it in spec.staticOverheadWatts, so that plans know of it"
-        what = f"{doing} because of the meter, to {watts_words(cap.meter_allowed_watts)} in all"
+        what = f"{doing} because of the meter, to {watts_text(cap.meter_allowed_watts)} in all"
         found.append(Reason(Weight.LIMITS, what, change))
     return found
 
@@ -151,13 +151,11 @@ def _in_force(cap: CapRow) -> list[Reason]:
     """Why less is in force than the spec says."""
     if cap.in_force_watts is None or cap.target_watts is None or cap.in_force_watts >= cap.target_watts:
         return []
-    what = f"{watts_words(cap.in_force_watts)} are in force, not {watts_words(cap.target_watts)}"
+    what = f"{watts_text(cap.in_force_watts)} are in force, not {watts_text(cap.target_watts)}"
     if cap.schedule:
         return [Reason(Weight.LIMITS, f"{what}: the schedule {cap.schedule} is in force", "its end, or spec.schedule")]
     if cap.period is not None:
-        used = (
-            f"{energy_words(cap.period.consumed_kilojoules)} of {energy_words(cap.period.budget_kilojoules)} are used"
-        )
+        used = f"{energy_text(cap.period.consumed_kilojoules)} of {energy_text(cap.period.budget_kilojoules)} are used"
         return [Reason(Weight.LIMITS, f"{what}: the rest of its energy budget is spread over the period ({used})",
                        "the next period, or spec.energyBudget")]  # fmt: skip
     return [Reason(Weight.LIMITS, f"{what}: a rise comes at spec.rampWattsPerSecond", "time")]
@@ -176,7 +174,7 @@ def _use(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list[Reas
         found.append(Reason(Weight.NOTE, f"{counted(len(jobs), 'job')} {run} under it: {listed}{more}"))
     committed, measured, in_force = cap.committed_watts, cap.measured_watts, cap.in_force_watts
     if committed is not None and measured is not None and in_force and committed - measured > in_force / 4:
-        held = watts_words(committed - measured)
+        held = watts_text(committed - measured)
         change = "spec.enforcement: Expected counts what is expected to be drawn" if cap.enforcement == "Hard" else ""
         found.append(Reason(Weight.NOTE, f"{held} are allowed by limits and not drawn", change))
     waiting = [job.key for job in overview.jobs if job.admitted.reason == "WaitingForPower"]
@@ -195,5 +193,5 @@ def _use(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list[Reas
 
 
 def _use_of(job: JobRow) -> str:
-    watts = "" if job.watts is None else f"{watts_words(job.watts)}, "
+    watts = "" if job.watts is None else f"{watts_text(job.watts)}, "
     return f"{job.key} ({watts}{counted(job.gpus, 'GPU')})"

@@ -12,6 +12,7 @@ from flyball_views.jobs import JobRow, QueueRow
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
 from flyball_views.row import Aspect
+from flyball_views.texts import age_text, counted, energy_text, share_text, until_text, watts_text
 from flyball_views.why.node import node_troubles
 from flyball_views.why.reasons import (
     Explanation,
@@ -24,7 +25,6 @@ from flyball_views.why.reasons import (
     of_aspect,
     standing,
 )
-from flyball_views.words import age_words, counted, energy_words, share_words, until_words, watts_words
 
 # A training that reports does so every few seconds.
 REPORT_AGE = timedelta(minutes=5)
@@ -109,9 +109,14 @@ def why_job(overview: Overview, namespace: str, name: str, events: Sequence[Even
     job = next((row for row in overview.jobs if (row.namespace, row.name) == (namespace, name)), None)
     if job is None:
         raise NoSuchObject(f"there is no EnergyAwareJob {name} in the namespace {namespace}")
-    said = about(events, "EnergyAwareJob", name, namespace)
+    mine = about(events, "EnergyAwareJob", name, namespace)
     return explained(
-        "EnergyAwareJob", f"{namespace}/{name}", overview, _headline(job, overview), _reasons(job, overview, said), said
+        "EnergyAwareJob",
+        f"{namespace}/{name}",
+        overview,
+        _headline(job, overview),
+        _reasons(job, overview, mine),
+        mine,
     )
 
 
@@ -135,25 +140,25 @@ def _headline(job: JobRow, overview: Overview) -> str:
     if not job.gpus:
         place = "" if job.queue is None else f", number {job.queue.position} of {job.queue.waiting} that wait"
         return f"{job.state or 'not looked at yet'}: no GPUs{place}"
-    progress = "" if job.progress is None else f", {share_words(job.progress.fraction, 1.0)} done"
-    ends = "" if job.finish is None else f", ends in {finish_words(job, overview.time)}"
+    progress = "" if job.progress is None else f", {share_text(job.progress.fraction, 1.0)} done"
+    ends = "" if job.finish is None else f", ends in {finish_text(job, overview.time)}"
     clock = "" if job.clock_megahertz is None else f" at {job.clock_megahertz} MHz"
-    watts = "" if job.watts is None else f", {watts_words(job.watts)}"
+    watts = "" if job.watts is None else f", {watts_text(job.watts)}"
     return f"{job.state}: {counted(job.gpus, 'GPU')}{clock}{watts}{progress}{ends}"
 
 
-def finish_words(job: JobRow, now: datetime) -> str:
+def finish_text(job: JobRow, now: datetime) -> str:
     """`3h (2h50m to 3h20m)`: how long until a job's end, and between what; empty where that is not known."""
     if job.finish is None:
         return ""
-    expected = until_words(job.finish, now)
+    expected = until_text(job.finish, now)
     if job.earliest_finish is None or job.latest_finish is None:
         return expected
-    return f"{expected} ({until_words(job.earliest_finish, now)} to {until_words(job.latest_finish, now)})"
+    return f"{expected} ({until_text(job.earliest_finish, now)} to {until_text(job.latest_finish, now)})"
 
 
 def _finished(job: JobRow) -> list[Reason]:
-    used = "" if job.energy is None else f"; it used {energy_words(job.energy.consumed_kilojoules)}"
+    used = "" if job.energy is None else f"; it used {energy_text(job.energy.consumed_kilojoules)}"
     if job.failed is not None and job.failed.status is True:
         failed = f"it failed for good: {job.failed.message or job.failed.reason}{used}"
         change = "read its logs (kubectl flyball logs), mend it, and submit it anew: it goes on from its checkpoint"
@@ -181,10 +186,10 @@ def _admitted(job: JobRow, overview: Overview) -> list[Reason]:
 
 def _expected_start(queue: QueueRow, now: datetime) -> Reason:
     """When a job that waits can expect to start, and by which plan."""
-    found = f"by the plan of {age_words(queue.time, now)} ago"
+    found = f"by the plan of {age_text(queue.time, now)} ago"
     if queue.start is None:
         return Reason(Weight.NOTE, f"when it starts is not known: {queue.basis} ({found})", "", queue.time)
-    when = until_words(queue.start, now)
+    when = until_text(queue.start, now)
     return Reason(Weight.NOTE, f"it can expect to start in {when}, {queue.basis} ({found})", "", queue.time)
 
 
@@ -199,7 +204,7 @@ def _tight_caps(overview: Overview) -> list[Reason]:
     return [
         Reason(
             Weight.STOPS if left[cap.name] < TIGHT_SHARE or not cap.enforced.status else Weight.NOTE,
-            f"the cap {cap.name} has {watts_words(cap.headroom_watts)} left of {watts_words(cap.in_force_watts)}"
+            f"the cap {cap.name} has {watts_text(cap.headroom_watts)} left of {watts_text(cap.in_force_watts)}"
             + ("" if cap.enforced.status else f", and is not enforced ({cap.enforced.reason})"),
             f"kubectl flyball why pcap {cap.name}",
         )
@@ -330,7 +335,7 @@ def _lowest_limit(job: JobRow, nodes: Sequence[NodeRow]) -> Reason | None:
     most = [gpu.default_watts for node in nodes for gpu in node.devices if gpu.default_watts is not None]
     if job.power_limit_watts is None or not most or job.power_limit_watts >= min(most):
         return None
-    what = f"each GPU is limited to {watts_words(job.power_limit_watts)} of {watts_words(min(most))}"
+    what = f"each GPU is limited to {watts_text(job.power_limit_watts)} of {watts_text(min(most))}"
     change = "objective: Time, a higher cap, or a higher spec.powerLimit" if job.objective != "Time" else "a higher cap"
     return Reason(Weight.NOTE, what, change)
 
@@ -363,7 +368,7 @@ def _training(job: JobRow, overview: Overview) -> list[Reason]:
         found.append(Reason(Weight.NOTE, what, "more reports: it is fitted again as they come"))
     reported = None if progress is None or progress.estimated or not job.gpus else progress.reported
     if reported is not None and overview.time - reported > REPORT_AGE:
-        ago = age_words(reported, overview.time)
+        ago = age_text(reported, overview.time)
         change = f"see whether it hangs: kubectl flyball logs {job.name} -n {job.namespace}"
         found.append(Reason(Weight.LIMITS, f"the training last reported {ago} ago", change, reported))
     return found

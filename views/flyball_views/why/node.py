@@ -8,6 +8,7 @@ from flyball_api.event import EventView
 
 from flyball_views.nodes import SILENT_SECONDS, NodeRow
 from flyball_views.overview import Overview
+from flyball_views.texts import age_text, counted, watts_text
 from flyball_views.why.reasons import (
     Explanation,
     NoSuchObject,
@@ -19,7 +20,6 @@ from flyball_views.why.reasons import (
     of_aspect,
     standing,
 )
-from flyball_views.words import age_words, counted, watts_words
 
 # What helps against each reason of Degraded.
 DEGRADED_CHANGE = {
@@ -51,14 +51,14 @@ def why_node(overview: Overview, name: str, events: Sequence[EventView] = ()) ->
     node = next((row for row in overview.nodes if row.name == name), None)
     if node is None:
         raise NoSuchObject(f"there is no GPU node {name}")
-    said = [*about(events, "Node", name), *about(events, "GPUNode", name)]
+    mine = [*about(events, "Node", name), *about(events, "GPUNode", name)]
     reasons = [
         *leader_reasons(overview.leader, overview, "the node holds its grant until the lease ends, then the failsafe"),
         *node_troubles(node, overview),
-        *_from_events(said, overview),
+        *_from_events(mine, overview),
         *_notes(node),
     ]
-    return explained("GPUNode", name, overview, _headline(node), reasons, said)
+    return explained("GPUNode", name, overview, _headline(node), reasons, mine)
 
 
 def node_troubles(node: NodeRow, overview: Overview) -> list[Reason]:
@@ -67,7 +67,7 @@ def node_troubles(node: NodeRow, overview: Overview) -> list[Reason]:
 
 
 def _headline(node: NodeRow) -> str:
-    drawn = f"{watts_words(node.measured_watts)} of {watts_words(node.limit_watts)} that its limits allow"
+    drawn = f"{watts_text(node.measured_watts)} of {watts_text(node.limit_watts)} that its limits allow"
     serving = "serves" if node.ready.status else "does not serve" if node.ready.status is False else "is not heard"
     gpus = "GPUs not known" if node.gpus is None else counted(node.gpus, "GPU")
     return f"{serving}: {drawn}, {gpus}, {counted(len(node.jobs), 'job')}"
@@ -115,7 +115,7 @@ def _presence(node: NodeRow, overview: Overview) -> list[Reason]:
 def _agent(node: NodeRow, overview: Overview) -> list[Reason]:
     found = []
     if node.silent:
-        since = f"since {age_words(node.reported, overview.time)}" if node.reported else f"for {SILENT_SECONDS:.0f} s"
+        since = f"since {age_text(node.reported, overview.time)}" if node.reported else f"for {SILENT_SECONDS:.0f} s"
         found.append(
             Reason(
                 Weight.STOPS,
@@ -138,7 +138,7 @@ def _agent(node: NodeRow, overview: Overview) -> list[Reason]:
         what, change = MODE_REASON[node.mode]
         found.append(Reason(Weight.LIMITS, what, change))
     if node.granted_watts is not None and not node.acknowledged_current:
-        committed, granted = watts_words(node.committed_watts), watts_words(node.granted_watts)
+        committed, granted = watts_text(node.committed_watts), watts_text(node.granted_watts)
         found.append(
             Reason(
                 Weight.LIMITS,

@@ -11,7 +11,7 @@ from flyball_api.lease import Leader
 
 from flyball_views.overview import Overview
 from flyball_views.row import Aspect, Row
-from flyball_views.words import age_words
+from flyball_views.texts import age_text
 
 # How far back warnings are told that no condition repeats, and how many of the latest events are shown beside.
 RECENT = timedelta(hours=1)
@@ -88,7 +88,7 @@ def leader_reasons(leader: Leader | None, overview: Overview, what_stands: str) 
         return []
     gone = f"{leader.holder or 'nobody'} holds the operator's Lease"
     if leader.renewed is not None:
-        gone += f", which was last renewed {age_words(leader.renewed, overview.time)} ago"
+        gone += f", which was last renewed {age_text(leader.renewed, overview.time)} ago"
     return [
         Reason(
             Weight.STOPS,

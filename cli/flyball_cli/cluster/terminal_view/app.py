@@ -11,11 +11,11 @@ from typing import ClassVar, Protocol
 from flyball_api.event import EventView
 from flyball_views.overview import Overview
 from flyball_views.tables import Table, caps_table, jobs_table, nodes_table
+from flyball_views.texts import age_text, counted, duration_text, watts_text
 from flyball_views.why.cap import why_cap
 from flyball_views.why.job import why_job
 from flyball_views.why.node import why_node
 from flyball_views.why.reasons import Explanation, NoSuchObject
-from flyball_views.words import age_words, counted, duration_words, watts_words
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -169,7 +169,7 @@ class FlyballTop(App[None]):
             return Text()
         caps = [cap.in_force_watts for cap in overview.caps if cap.in_force_watts]
         most = max([*caps, *self._draw] if caps else [overview.totals.limit_watts or 0.0, *self._draw])
-        words = f"  of {watts_words(most)}"
+        words = f"  of {watts_text(most)}"
         room = max(1, self.size.width - 2 - len(words))
         latest = list(self._draw)[-room:]
         text = Text("".join(BARS[min(len(BARS) - 1, int(watts / (most or 1.0) * len(BARS)))] for watts in latest))
@@ -184,23 +184,23 @@ class FlyballTop(App[None]):
         text.append(overview.time.astimezone().strftime("%H:%M:%S"), style="bold")
         age = (now - overview.time).total_seconds()
         if self._held:
-            text.append(f"  held for {duration_words(age)}", style="bold yellow")
+            text.append(f"  held for {duration_text(age)}", style="bold yellow")
         elif age > STALE_REFRESHES * self._refresh_seconds + 1:
-            text.append(f"  {duration_words(age)} old", style="bold red")
+            text.append(f"  {duration_text(age)} old", style="bold red")
         text.append("  ")
         leader = overview.leader
         if leader is None:
             text.append("nobody can say who leads" if "leases" in overview.missing else "no operator has led yet",
                         style="yellow")  # fmt: skip
         elif leader.silent_at(overview.time):
-            text.append(f"NO OPERATOR LEADS (last sign {age_words(leader.renewed, now)} ago)", style="bold red")
+            text.append(f"NO OPERATOR LEADS (last sign {age_text(leader.renewed, now)} ago)", style="bold red")
         else:
             text.append(in_one_line(f"{leader.holder} leads, epoch {leader.epoch}"))
         totals = overview.totals
         text.append(
             f"\n{counted(totals.gpus, 'GPU')}, {totals.gpus_in_jobs:,} in jobs, on {counted(totals.nodes, 'node')}"
-            f" ({totals.ready_nodes:,} ready); {watts_words(totals.measured_watts)} drawn of"
-            f" {watts_words(totals.limit_watts)} that limits allow"
+            f" ({totals.ready_nodes:,} ready); {watts_text(totals.measured_watts)} drawn of"
+            f" {watts_text(totals.limit_watts)} that limits allow"
         )
         states = ", ".join(f"{number} {state}" for state, number in totals.jobs.items())
         text.append(f"; jobs: {states}" if states else "; no jobs")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from flyball_views.tables import Cell, Column, Line, Table, Tone, filtered_lines, sorted_lines
-from flyball_views.words import UNKNOWN
+from flyball_views.texts import UNKNOWN
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType

@@ -76,8 +76,8 @@ def judged(evidence: Evidence, incarnation: IncarnationView) -> Ending:
     """How the incarnation, whose batch Job has failed and whose pods have all ended, came to its end."""
     if evidence.disrupted is not None and evidence.disrupted.disruption is not None:
         pod, why = evidence.disrupted, evidence.disrupted.disruption
-        said = f": {_tail(why.message)}" if why.message else ""
-        return Ending(False, f"{_name(pod)} was disrupted ({why.reason}){said}", pod, why.reason, _tail(why.message))
+        detail = f": {_tail(why.message)}" if why.message else ""
+        return Ending(False, f"{_name(pod)} was disrupted ({why.reason}){detail}", pod, why.reason, _tail(why.message))
     if evidence.deleted is not None:
         return Ending(False, f"{_name(evidence.deleted)} was deleted", evidence.deleted, "Deleted")
     if not evidence.crashed:
@@ -87,8 +87,8 @@ def judged(evidence: Evidence, incarnation: IncarnationView) -> Ending:
     pod = min(ends, key=lambda item: item.exit_code in (None, EXIT_CODE_TERMINATED))
     message = _tail(pod.exit_message)
     code = "without an exit code" if pod.exit_code is None else f"with exit code {pod.exit_code}"
-    why_words = f" ({pod.exit_reason})" if pod.exit_reason and pod.exit_reason != "Error" else ""
-    words = f"{_name(pod)} ended {code}{why_words}{f': {message}' if message else ''}"
+    why_text = f" ({pod.exit_reason})" if pod.exit_reason and pod.exit_reason != "Error" else ""
+    words = f"{_name(pod)} ended {code}{why_text}{f': {message}' if message else ''}"
     return Ending(True, words, pod, pod.exit_reason or "Error", message)
 
 

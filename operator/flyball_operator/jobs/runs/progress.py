@@ -186,20 +186,20 @@ class ProgressReader:
         model_iterations_per_second: float,
     ) -> JobProgress:
         """`updated_progress`, kept as `progress`."""
-        told = tuple(reports)
+        received = tuple(reports)
         before = self._reports
         again = (
             before is not None
             and (self._incarnation, self._running_gpus) == (incarnation, running_gpus)
             and self.progress.last_report is not None  # else the model's pace counts on
-            and len(before) == len(told)
-            and all(old[1] is new[1] and old[0] == new[0] for old, new in zip(before, told, strict=True))
+            and len(before) == len(received)
+            and all(old[1] is new[1] and old[0] == new[0] for old, new in zip(before, received, strict=True))
         )
         if not again:
-            self._reports, self._incarnation, self._running_gpus = told, incarnation, running_gpus
+            self._reports, self._incarnation, self._running_gpus = received, incarnation, running_gpus
             self.progress = updated_progress(
                 self.progress,
-                told,
+                received,
                 incarnation=incarnation,
                 running_gpus=running_gpus,
                 elapsed_seconds=elapsed_seconds,

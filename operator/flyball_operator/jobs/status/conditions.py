@@ -17,7 +17,7 @@ from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
 from flyball_operator.jobs.status.reasons import RUNNING_STATES
 
 # What a step says of the job's pods, where nothing keeps them from going on.
-_STEP_WORDS = {
+_STEP_TEXTS = {
     JobPhase.WAITING: "it has no pods, and none are to be made now",
     JobPhase.STOPPING: "its pods are told to end; the next step comes when they have",
     JobPhase.CREATING: "its pods are being made",
@@ -63,7 +63,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
         _admitted(job, facts),
         _on_the_way(facts, "Placed", holds=placed, done="PodsBound", words="every pod is on its node"),
         _on_the_way(facts, "PodsReady", holds=ready, done="AllRanksReady", words="every pod is ready"),
-        Condition("Resizing", resizing, str(step.phase), _STEP_WORDS[step.phase]),
+        Condition("Resizing", resizing, str(step.phase), _STEP_TEXTS[step.phase]),
         _limits_enforced(facts),
         healthy,
         Condition(
@@ -156,13 +156,13 @@ def _on_the_way(facts: JobFacts, kind: str, *, holds: bool, done: str, words: st
     """Placed or PodsReady: what is observed of it, or what keeps it from coming true."""
     if holds:
         ended = facts.step.phase == JobPhase.COMPLETE
-        return Condition(kind, True, done, _STEP_WORDS[facts.step.phase] if ended else words)
+        return Condition(kind, True, done, _STEP_TEXTS[facts.step.phase] if ended else words)
     obstacle, back_off = facts.obstacle, facts.back_off
     if obstacle is not None and obstacle.before_placement == (kind == "Placed"):
         return Condition(kind, False, obstacle.reason, obstacle.message)
     if back_off is not None:
         return Condition(kind, False, back_off.reason, _next_start(back_off))
-    return Condition(kind, False, str(facts.step.phase), _STEP_WORDS[facts.step.phase])
+    return Condition(kind, False, str(facts.step.phase), _STEP_TEXTS[facts.step.phase])
 
 
 def _limits_enforced(facts: JobFacts) -> Condition:

@@ -30,7 +30,7 @@ from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS, projected_kilojoules, seconds_to_end
 from flyball_operator.jobs.status.prediction import prediction_of
 from flyball_operator.jobs.status.reasons import WAITS
-from flyball_operator.jobs.status.summary import kilojoules_words, summary_of
+from flyball_operator.jobs.status.summary import kilojoules_text, summary_of
 
 # A wait that is worth an Event.
 LONG_WAIT_SECONDS = 60.0
@@ -121,7 +121,7 @@ def _run(job: EnergyAwareJob, run: RecurringRun | None, progress: JobProgress) -
 def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobStatus:
     """The status of a job that has ended, with the one thing that can still change: what its last pods have used."""
     kilojoules = progress.consumed_millijoules / 1e6
-    summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=kilojoules_words(kilojoules))
+    summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=kilojoules_text(kilojoules))
     return msgspec.structs.replace(
         job.status,
         energy=_energy(progress, kilojoules, 0),

@@ -29,35 +29,35 @@ def summary_of(
     return JobSummary(
         clock=f"{progress.clock_megahertz or planned_clock} MHz" if running else "",
         power=f"{facts.watts} W" if running and facts.watts else "",
-        progress=_progress_words(progress, iterations, ended=bool(facts.outcome)),
-        energy=kilojoules_words(progress.consumed_millijoules / 1e6),
+        progress=_progress_text(progress, iterations, ended=bool(facts.outcome)),
+        energy=kilojoules_text(progress.consumed_millijoules / 1e6),
         budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
         eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
-        finish=guess * (ends[0] is not None) + _finish_words(*ends),
+        finish=guess * (ends[0] is not None) + _finish_text(*ends),
         queue="" if facts.queue is None else f"{facts.queue.position}/{facts.queue.waiting}",
-        start="" if facts.queue is None else _time_words(facts.queue.start) or "unknown",
+        start="" if facts.queue is None else _time_text(facts.queue.start) or "unknown",
     )
 
 
-def kilojoules_words(value: float) -> str:
+def kilojoules_text(value: float) -> str:
     """`812.0 kJ (0.226 kWh)`: what the books are kept in, and what electricity is sold in."""
     joules = f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
     hours = value / KILOJOULES_PER_KILOWATT_HOUR
     return f"{joules} ({hours:.3g} kWh)" if hours < 1000 else f"{joules} ({hours / 1000:.3g} MWh)"
 
 
-def _time_words(instant: datetime | None) -> str:
+def _time_text(instant: datetime | None) -> str:
     """`2030-06-01 12:25Z`: to the minute, in UTC as all times of a status."""
     return "" if instant is None else f"{whole_second(instant):%Y-%m-%d %H:%MZ}"
 
 
-def _finish_words(end: datetime | None, earliest: datetime | None, latest: datetime | None) -> str:
+def _finish_text(end: datetime | None, earliest: datetime | None, latest: datetime | None) -> str:
     """The end, with the band that it is in: `2030-06-01 12:25Z (12:20-12:31)`, with dates where they are others."""
     if end is None or earliest is None or latest is None:
-        return _time_words(end)
+        return _time_text(end)
     same_day = earliest.date() == end.date() == latest.date()
     band = "-".join(f"{edge:%H:%M}" if same_day else f"{edge:%m-%d %H:%M}" for edge in (earliest, latest))
-    return f"{_time_words(end)} ({band})"
+    return f"{_time_text(end)} ({band})"
 
 
 def _duration(seconds: float) -> str:
@@ -67,7 +67,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes:.0f}m" if hours < 2 else f"{hours:.0f}h" if hours < 48 else f"{hours / 24:.0f}d"
 
 
-def _progress_words(progress: JobProgress, iterations: int | None, *, ended: bool) -> str:
+def _progress_text(progress: JobProgress, iterations: int | None, *, ended: bool) -> str:
     """How far the job is: a share of its iterations where it has a number of them, marked where it is estimated.
 
     The model may be ahead of a job that says nothing, so that an estimate alone never calls a job done.

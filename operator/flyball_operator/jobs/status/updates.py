@@ -96,8 +96,8 @@ class StatusUpdates:
         `position` is its place among those that wait, None where it does not.
         """
         since, place = job.status.waiting_since, position or 0
-        told = since is None or _waited_long(since, job.status.time)
-        if since is not None and not told and _waited_long(since, now, place * LONG_WAIT_SECONDS_PER_PLACE):
+        shown_long = since is None or _waited_long(since, job.status.time)
+        if since is not None and not shown_long and _waited_long(since, now, place * LONG_WAIT_SECONDS_PER_PLACE):
             return monotonic - history.looked_at >= self._interval_seconds
         behind = place * SECONDS_PER_PLACE
         return monotonic - history.looked_at >= max(self._interval_seconds, behind)

@@ -67,7 +67,7 @@ def _as_written(period: QuotaPeriod | None) -> QuotaPeriod | None:
     return None if period is None else msgspec.structs.replace(period, jobs=period.jobs[:MAX_COUNTED_JOBS])
 
 
-def spent_words(quota: EnergyQuota, period: QuotaPeriod | None) -> str | None:
+def spent_text(quota: EnergyQuota, period: QuotaPeriod | None) -> str | None:
     """Why the namespace's jobs may use no more, and when they may again; None where they may."""
     budget = quota.spec.energy_budget
     if budget is None or period is None or period.consumed_millijoules < budget.kilojoules * MILLIJOULES_PER_KILOJOULE:
@@ -93,7 +93,7 @@ class QuotaBooks:
 
     def spent(self, quotas: Iterable[EnergyQuota]) -> dict[str, str]:
         """The words for each quota whose energy is used up, by its uid."""
-        found = {quota.uid: spent_words(quota, self._book(quota).period) for quota in quotas}
+        found = {quota.uid: spent_text(quota, self._book(quota).period) for quota in quotas}
         return {uid: words for uid, words in found.items() if words is not None}
 
     def charge(self, quotas: Collection[EnergyQuota], consumptions: Iterable[Consumption], now: datetime) -> None:
@@ -140,7 +140,7 @@ def quota_status(
     quota: EnergyQuota, period: QuotaPeriod | None, allocated: QuotaAllocation, now: datetime
 ) -> EnergyQuotaStatus:
     """The whole status of a quota."""
-    words = spent_words(quota, period)
+    words = spent_text(quota, period)
     condition = (
         Condition("WithinQuota", True, "WithinQuota", "the namespace's jobs may use what the quota leaves")
         if words is None

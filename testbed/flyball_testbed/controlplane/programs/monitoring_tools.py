@@ -86,8 +86,8 @@ def _version(program: Path) -> tuple[int, int]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0, 0
-    said = re.search(r"version (\d+)\.(\d+)", answer.stdout + answer.stderr)
-    return (0, 0) if said is None else (int(said.group(1)), int(said.group(2)))
+    found = re.search(r"version (\d+)\.(\d+)", answer.stdout + answer.stderr)
+    return (0, 0) if found is None else (int(found.group(1)), int(found.group(2)))
 
 
 def _fetch_debian(directory: Path, report: Report) -> str:

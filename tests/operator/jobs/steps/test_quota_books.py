@@ -10,7 +10,7 @@ import msgspec
 from flyball_api.energy_quota import EnergyQuota, QuotaAllocation, QuotaPeriod, read_energy_quota
 from flyball_api.power_cap import EnergyBudget
 from flyball_operator.jobs.runs.consumption import Consumption
-from flyball_operator.jobs.steps.quota_books import MAX_COUNTED_JOBS, QuotaBooks, charged, quota_status, spent_words
+from flyball_operator.jobs.steps.quota_books import MAX_COUNTED_JOBS, QuotaBooks, charged, quota_status, spent_text
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -88,11 +88,11 @@ def test_a_new_period_begins_with_the_share_of_what_was_used_in_it() -> None:
 
 def test_the_words_name_the_quota_and_when_it_is_free_again() -> None:
     period = QuotaPeriod(start=datetime(2030, 6, 1, tzinfo=UTC), consumed_millijoules=10_000_000)
-    assert spent_words(quota(), period) == (
+    assert spent_text(quota(), period) == (
         "the 10 kJ of EnergyQuota team are used up; its next period begins at 2030-06-02T00:00:00Z"
     )
-    assert spent_words(quota(kilojoules=11), period) is None
-    assert spent_words(quota(), msgspec.structs.replace(period, consumed_millijoules=9_999_999)) is None
+    assert spent_text(quota(kilojoules=11), period) is None
+    assert spent_text(quota(), msgspec.structs.replace(period, consumed_millijoules=9_999_999)) is None
 
 
 def test_the_next_leader_goes_on_from_the_status() -> None:

@@ -9,7 +9,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _KILOJOULES_PER_KILOWATT_HOUR = 3600
 
 
-def watts_words(watts: float | None) -> str:
+def watts_text(watts: float | None) -> str:
     """`412 W`, `36.4 kW`, `2.15 MW`; exact to the watt below 10 kW."""
     if watts is None:
         return UNKNOWN
@@ -18,7 +18,7 @@ def watts_words(watts: float | None) -> str:
     return f"{watts / 1e3:.1f} kW" if abs(watts) < 999_950 else f"{watts / 1e6:.2f} MW"
 
 
-def energy_words(kilojoules: float | None) -> str:
+def energy_text(kilojoules: float | None) -> str:
     """`820 kJ`, `3.1 kWh`, `2.40 MWh`."""
     if kilojoules is None:
         return UNKNOWN
@@ -28,14 +28,14 @@ def energy_words(kilojoules: float | None) -> str:
     return f"{hours:.1f} kWh" if abs(hours) < 1000 else f"{hours / 1000:.2f} MWh"
 
 
-def share_words(part: float | None, whole: float | None) -> str:
+def share_text(part: float | None, whole: float | None) -> str:
     """`63%`, rounded down, so that only what is done reads 100%."""
     if part is None or not whole:
         return UNKNOWN
     return f"{int(100 * part / whole)}%"
 
 
-def duration_words(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Two units at most, as kubectl has ages: `45s`, `3m20s`, `2h5m`, `3d4h`; `0s` for what is not positive."""
     if seconds is None:
         return UNKNOWN
@@ -50,20 +50,20 @@ def duration_words(seconds: float | None) -> str:
     raise AssertionError("the last unit has no end")
 
 
-def age_words(then: datetime | None, now: datetime) -> str:
+def age_text(then: datetime | None, now: datetime) -> str:
     """How long ago."""
-    return UNKNOWN if then is None else duration_words((now - then).total_seconds())
+    return UNKNOWN if then is None else duration_text((now - then).total_seconds())
 
 
-def until_words(then: datetime | None, now: datetime) -> str:
+def until_text(then: datetime | None, now: datetime) -> str:
     """How long until then; `3m ago` where it has passed."""
     if then is None:
         return UNKNOWN
     seconds = (then - now).total_seconds()
-    return duration_words(seconds) if seconds >= 0 else f"{duration_words(-seconds)} ago"
+    return duration_text(seconds) if seconds >= 0 else f"{duration_text(-seconds)} ago"
 
 
-def yes_no_words(value: bool | None) -> str:
+def yes_no_text(value: bool | None) -> str:
     """`yes`, `no`, or `?` for what nobody knows: other than a figure, that is news."""
     return "?" if value is None else "yes" if value else "no"
 
