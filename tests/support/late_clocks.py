@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flyball.node.clocks import Clock
 from flyball.pipelines.pipeline import Pipeline
 from flyball.pipelines.plan import StagePlans
 from flyball_frontiers.pipeline import PipelineProfile
 from flyball_testbed.pipeline.board import MeasuredComputation
 
 
-class LateBoard(Clock):
+class LateBoard:
     """A board whose clock comes so long after it was asked for; while one is being set, the newest of the others waits."""
 
     def __init__(self, set_seconds: float, megahertz: int) -> None:

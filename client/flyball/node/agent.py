@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 TIMEOUT_SECONDS = 2.0
 MAX_ANSWER_BYTES = 65536
@@ -14,6 +14,14 @@ MAX_ANSWER_BYTES = 65536
 
 class AgentError(Exception):
     """The agent is away, late, refuses, or says what cannot be read."""
+
+
+class Caller(Protocol):
+    """What answers as the node's agent does."""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to one request. Raises AgentError."""
+        ...
 
 
 class Agent:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError, Caller
 
 # How often a training looks at how long clocks take to be set; an agent that does not answer is asked ever less often.
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 240.0
@@ -45,7 +45,7 @@ class GpuCapabilities:
     set_latency: SetLatency | None = None
 
 
-def capabilities_of(agent: Agent) -> Mapping[str, GpuCapabilities]:
+def capabilities_of(agent: Caller) -> Mapping[str, GpuCapabilities]:
     """Of each GPU of the pod, by UUID. Raises AgentError, also where the agent is of a version that does not say."""
     reported = agent.call("GET", "/v1/capabilities").get("gpus")
     if not isinstance(reported, dict):
@@ -92,7 +92,7 @@ class KnownSetLatency:
     `gpu` is its UUID, or `*` where the pod has one.
     """
 
-    def __init__(self, agent: Agent, gpu: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, agent: Caller, gpu: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._agent = agent
         self._gpu = gpu
         self._monotonic = monotonic

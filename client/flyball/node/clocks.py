@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Callable
+from typing import Callable, Protocol
 
 SOCKET_NAME = "clocks.sock"
 # The agent forgets a clock ten seconds after it was asked for.
@@ -25,6 +25,14 @@ def own_gpu(variables: Mapping[str, str], local_rank: int) -> str | None:
     if local_rank < len(named) and named[local_rank].startswith("GPU-"):
         return named[local_rank]
     return ALL_GPUS if variables.get("FLYBALL_LOCAL_GPUS", "1") == "1" else None
+
+
+class ClockRequests(Protocol):
+    """What takes requests for a GPU's clock."""
+
+    def ask(self, megahertz: int) -> None:
+        """Let the GPU run no faster than this from now on."""
+        ...
 
 
 class Clock:

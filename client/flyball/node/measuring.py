@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Callable
 
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError, Caller
 
 logger = logging.getLogger("flyball")
 
@@ -20,7 +20,7 @@ OLDEST_MILLISECONDS = 10_000
 class EnergyMeter:
     """The joules that a pod has used by now; without an agent, or while it does not answer, nobody knows."""
 
-    def __init__(self, agent: Agent | None, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, agent: Caller | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._agent = agent
         self._monotonic = monotonic
         self._not_before = float("-inf")
@@ -47,7 +47,7 @@ class EnergyMeter:
 
 
 def gpu_counter(
-    agent: Agent, gpu: str, monotonic: Callable[[], float] = time.monotonic
+    agent: Caller, gpu: str, monotonic: Callable[[], float] = time.monotonic
 ) -> tuple[float, float, int | None] | None:
     """When the counter of one GPU was read last, the joules that it has risen by, and its SM clock then (None: not known).
 

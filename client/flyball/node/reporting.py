@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Callable
 
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError, Caller
 
 logger = logging.getLogger("flyball")
 
@@ -28,7 +28,7 @@ class Reporter:
     `interrupted` lets the next one begin a new window.
     """
 
-    def __init__(self, agent: Agent, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, agent: Caller, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._agent = agent
         self._monotonic = monotonic
         # Written by the training alone: the first step since it was interrupted, and the last one.

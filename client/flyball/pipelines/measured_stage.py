@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Callable
 
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError, Caller
 from flyball.pipelines.stage_profile import StageProfile, csv_of, rows_of
 
 logger = logging.getLogger("flyball")
@@ -34,7 +34,7 @@ def keep_in(folder: str) -> Keep:
     return keep
 
 
-def report_to(agent: Agent) -> Keep:
+def report_to(agent: Caller) -> Keep:
     """To the agent, in a thread of its own: again and again while the training goes on, for agents are started anew."""
 
     def keep(stage: int, profile: StageProfile) -> None:
@@ -49,7 +49,7 @@ def report_to(agent: Agent) -> Keep:
     return keep
 
 
-def _send(agent: Agent, body: dict[str, object], wait: Callable[[float], object] | None = None) -> None:
+def _send(agent: Caller, body: dict[str, object], wait: Callable[[float], object] | None = None) -> None:
     pause, wait = FIRST_PAUSE_SECONDS, wait or threading.Event().wait
     warned = False
     while True:

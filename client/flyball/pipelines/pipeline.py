@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Callable
 
-from flyball.node.clocks import Clock
+from flyball.node.clocks import ClockRequests
 from flyball.pipelines.clock_changes import ClockChanges
 from flyball.pipelines.measured_stage import Keep
 from flyball.pipelines.plan import TOLERANCE, KernelsOf, Plan, StagePlans
@@ -52,7 +52,7 @@ class Pipeline:
     def __init__(
         self,
         plans: StagePlans | None,
-        clock: Clock | None,
+        clock: ClockRequests | None,
         *,
         stage: int,
         replica: int = 0,

@@ -18,7 +18,7 @@ from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT
 from flyball_agent.enforce.requests import Requests, request_forget
 from flyball_agent.gpu.calls import ThreadedCalls
-from flyball_agent.gpu.gpu import Gpu, GpuLost, GpuReading, UnknownDriverError, UnopenedGpu
+from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuLost, GpuReading, UnknownDriverError, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault
@@ -427,16 +427,43 @@ def test_one_lost_gpu_keeps_its_watts_and_stops_nobody(rig: Rig) -> None:
     assert rig.acknowledged == (1, 2, 600_000)
 
 
+class FewerGpus(GpuDriver):
+    """The driver of a node that finds all GPUs but one, and cannot open these."""
+
+    name = "simulated"
+    calls_block = False
+
+    def __init__(self, node: VirtualNode, missing_uuid: str, unopened: Sequence[UnopenedGpu] = ()) -> None:
+        self._driver, self._missing_uuid, self._unopened = SimulatedDriver(node), missing_uuid, unopened
+
+    @property
+    def boot_id(self) -> str:
+        return self._driver.boot_id
+
+    @property
+    def driver_load(self) -> str:
+        return self._driver.driver_load
+
+    @property
+    def version(self) -> str:
+        return self._driver.version
+
+    @property
+    def unopened(self) -> Sequence[UnopenedGpu]:
+        return self._unopened
+
+    def gpus(self) -> Sequence[Gpu]:
+        return [gpu for gpu in self._driver.gpus() if gpu.uuid != self._missing_uuid]
+
+    def close(self) -> None:
+        self._driver.close()
+
+
 def test_a_gpu_that_is_not_found_any_more_stays_reserved(rig: Rig) -> None:
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     uuid = rig.node.devices[3].uuid
-
-    class Without(SimulatedDriver):
-        def gpus(self) -> Sequence[Gpu]:
-            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
-
-    rig.restart(driver=Without(rig.node))
+    rig.restart(driver=FewerGpus(rig.node, uuid))
     rig.step()
     missing = rig.enforcer.state.gpus[uuid]
     assert (missing.usable, missing.index, missing.model) == (False, -1, A100.product_name)
@@ -451,14 +478,7 @@ def test_a_gpu_that_cannot_be_opened_and_does_not_say_its_uuid_is_the_one_that_i
     uuid = rig.node.devices[3].uuid
     lost = UnopenedGpu(3, "", "", None, GpuLost("handle", "GPU 3", 15))
     unknown = UnopenedGpu(4, "", "", None, GpuLost("handle", "GPU 4", 15))
-
-    class Without(SimulatedDriver):
-        unopened = (lost, unknown)
-
-        def gpus(self) -> Sequence[Gpu]:
-            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
-
-    rig.restart(driver=Without(rig.node))
+    rig.restart(driver=FewerGpus(rig.node, uuid, unopened=(lost, unknown)))
     rig.step()
     gpus = rig.enforcer.state.gpus
     assert set(gpus) == {device.uuid for device in rig.node.devices} | {unnamed_uuid(4)}
@@ -472,12 +492,7 @@ def test_a_gpu_that_was_replaced_counts_until_it_is_forgotten(rig: Rig) -> None:
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     uuid = rig.node.devices[3].uuid
-
-    class Without(SimulatedDriver):
-        def gpus(self) -> Sequence[Gpu]:
-            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
-
-    rig.restart(driver=Without(rig.node))
+    rig.restart(driver=FewerGpus(rig.node, uuid))
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000 + 400_000)
     present = rig.node.devices[0].uuid
@@ -490,7 +505,7 @@ def test_a_gpu_that_was_replaced_counts_until_it_is_forgotten(rig: Rig) -> None:
     rig.enforcer.forget(asked)
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000)  # what is there is never forgotten
-    rig.restart(driver=Without(rig.node))
+    rig.restart(driver=FewerGpus(rig.node, uuid))
     assert uuid not in rig.enforcer.state.gpus
     with pytest.raises(ValueError, match=f"GPU {uuid} is not remembered"):
         request_forget(rig.folder, "node-0", uuid)

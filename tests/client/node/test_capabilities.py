@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flyball.environment import Environment
 from flyball.job import Job
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError
 from flyball.node.capabilities import (
     LEAST_SETS,
     LONGEST_PAUSE_SECONDS,
@@ -27,7 +27,7 @@ GPU = {
 }  # fmt: skip
 
 
-class Saying(Agent):
+class Saying:
     def __init__(self, answer: Mapping[str, Any] | AgentError) -> None:
         self.answer, self.calls = answer, 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flyball.environment import Environment
 from flyball.job import Job
-from flyball.node.agent import Agent, AgentError
+from flyball.node.agent import AgentError, Caller
 from flyball.node.measuring import OLDEST_MILLISECONDS, PAUSE_SECONDS, EnergyMeter, Measurement, gpu_counter
 
 
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-class Counting(Agent):
+class Counting:
     """An agent that reads GPUs of `watts` once in five seconds, and takes a hundredth of one to answer."""
 
     def __init__(self, clock: Clock, watts: float) -> None:
@@ -47,7 +47,7 @@ class Counting(Agent):
         }
 
 
-def measured(agent: Agent | None, clock: Clock, seconds: float, meter: EnergyMeter | None = None) -> Measurement:
+def measured(agent: Caller | None, clock: Clock, seconds: float, meter: EnergyMeter | None = None) -> Measurement:
     with Measurement("work", meter or EnergyMeter(agent, clock), clock) as taken:
         assert (taken.seconds, taken.joules, taken.watts) == (None, None, None)
         clock.now += seconds

@@ -61,7 +61,7 @@ def document() -> dict[str, Any]:
     return json.loads(json.dumps(written))  # type: ignore[no-any-return]
 
 
-class Asked(Clock):
+class Asked:
     """Remembers what was asked for."""
 
     def __init__(self) -> None:
