@@ -25,7 +25,7 @@ def accepted_grant(spec: object) -> Grant:
 
 
 def is_another(new: Grant, accepted: Grant) -> bool:
-    """Whether a grant is not the one of the same version that was accepted, as far as both say what they are."""
+    """Whether a grant is not the accepted one although it has its version, by their digests (where both have one)."""
     return new.version == accepted.version and "" not in (new.digest, accepted.digest) and new.digest != accepted.digest
 
 

@@ -60,7 +60,10 @@ class PlainJobs:
         """How many were judged in the last step and go on waiting, by the reason."""
 
     def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[PlainJobVerdict]:
-        """Which Jobs may run now, and what is to be told of those that may not; the same is not told in each cycle."""
+        """The verdicts to carry out now: each Job that may run, and each that may not where its reason is new.
+
+        A reason that stays the same is given again every `REPEATED_AFTER_SECONDS`.
+        """
         jobs = {job.uid: job for job in state.cluster.plain_jobs}
         self._shown = {uid: shown for uid, shown in self._shown.items() if uid in jobs}
         self._admitted = {

@@ -1,4 +1,7 @@
-"""A job that was paused for another says so until it is given GPUs again, whatever each later plan says of it."""
+"""Why a job was paused for another one, kept in its status until it has GPUs again.
+
+Each later plan gives only the reason for which it waits now.
+"""
 
 from __future__ import annotations
 

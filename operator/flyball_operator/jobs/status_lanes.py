@@ -61,8 +61,11 @@ class Lanes:
         }
 
     def step(self, under_way: Collection[str], *, figures_wait: bool = False) -> dict[Lane, int]:
-        """Find how many more may be begun in each lane beside those `under_way` (uids); of all but those that wait no more
-        than `Lane.NEWS` has room for, and of limits and figures none while `figures_wait`."""
+        """How many more statuses may be written in each lane, beside those of the jobs `under_way` (uids).
+
+        Together, all lanes but `Lane.WAITING` have as much room as `Lane.NEWS`; limits and figures have none while
+        `figures_wait`.
+        """
         self._lane_of = {uid: lane for uid, lane in self._lane_of.items() if uid in under_way}
         left = Counter(self._lane_of.values())
         of_lane = {lane: each.step(left[lane]) for lane, each in self._rooms.items()}

@@ -1,4 +1,4 @@
-"""What one cycle of the power decisions is given, what it gives, and what is told it of what became of that."""
+"""What goes into a cycle of the power controller, what comes out of it and, later, what became of its writes."""
 
 from __future__ import annotations
 

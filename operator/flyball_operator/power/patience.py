@@ -1,5 +1,8 @@
-"""For how long what is near is waited for: a plan that fits the caps, a cut that the API server's time belongs to, the rest
-of a raise of which there is only a watt or two, and the end of limits that go up and down."""
+"""Raises that are better made a little later, and for how long they wait.
+
+Raises wait for a plan that fits the caps; for a cut, which the API server's time belongs to; where there is only a watt or
+two of them; and where limits go up and down.
+"""
 
 from __future__ import annotations
 

@@ -196,8 +196,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class OrderedPolicy(Protocol):
-    """A policy that says in which order jobs wait; under one that does not, they have no places."""
+    """A policy that puts waiting jobs in order, so that each has a place in the queue; under others there are no places."""
 
     def precedence(self, view: ClusterView) -> list[str]:
-        """All jobs of the view by uid: of two that have no GPUs, the first would be given some before the other."""
+        """The uids of all jobs of the view in the order in which those without GPUs would be given some."""
         ...

@@ -125,8 +125,11 @@ class JobRecord:
         *,
         untouched: bool,
     ) -> None:
-        """Keep what was worked out of a job, where it is `untouched` (of it nothing stands) and nothing in it follows from
-        the time or from the nodes."""
+        """Remember a waiting job's decision and fit, so that later cycles need not work them out while nothing has changed.
+
+        Only of a job that is `untouched` (without pods, batch Jobs and reports), and of which nothing follows from the time
+        or from the nodes.
+        """
         spec = live.view.spec
         budget_known = spec.energy.budget_kilojoules is None or self.budget_checked[0] == live.view.generation
         rests = live.step.phase == JobPhase.WAITING and self.attempts.at_rest and self.progress.at_rest

@@ -40,9 +40,12 @@ class EnergyPeriod(Struct, frozen=True):
 
 
 class LastEvaluation(Struct, frozen=True):
-    """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), since so many seconds
-    if the ramp held them below what is allowed, the energy period as last charged, and what its budget came to in that
-    period (None: not yet), since so many seconds."""
+    """What the next evaluation of a cap needs of the last one.
+
+    `effective_watts` is what it came to (None: there was none), and `ramp_age_seconds` for how long the ramp has held it
+    below what is allowed. `energy_period` is as last charged, `budget_watts` what the energy budget came to in it (None:
+    not yet), `budget_age_seconds` ago.
+    """
 
     effective_watts: float | None = None
     ramp_age_seconds: float = 0.0

@@ -84,7 +84,10 @@ class NodeInfo(Struct, frozen=True):
 
     @property
     def follows_brakes(self) -> bool:
-        """Its agent follows PowerBrakes: it says what it holds the limits to, by which alone what they free is known."""
+        """Whether the node's agent lowers limits by PowerBrakes.
+
+        Only such an agent reports the bound that it holds limits to, which shows the watts that a brake has freed.
+        """
         acknowledged = None if self.gpu_node is None else self.gpu_node.acknowledged
         return acknowledged is not None and acknowledged.bound_milliwatts is not None
 
