@@ -198,7 +198,7 @@ def search(
     options say. Once it is over, frontier.json has what no other schedule beats in time and energy.
 
     \b
-      flyball kareus search attention --clocks 1410:900:30 --sms 3:30:3 --wait 3600
+      flyball kareus search attention --clocks 1410:900:30 --sms 3:30:3 --wait 600
     """
     from flyball_frontiers.kareus import asked_document, search_space, told
     from flyball_frontiers.kareus.schedule import clock_choices
