@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
@@ -20,6 +21,7 @@ import orjson
 from flyball_kube import json_depth
 from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
 from flyball_kube.errors import ApiError, ApiUnreachable, why_unanswered
+from flyball_kube.server_clock import ServerClock
 from flyball_kube.transport import Transport, whole
 
 JsonObject = dict[str, Any]
@@ -72,6 +74,7 @@ class ApiSession:
             OSError,
         )
         self._slots = asyncio.Semaphore(connections)
+        self.server_clock = ServerClock()
         self._before_sending: Callable[[], None] = lambda: None
 
     def guarded(self, before_sending: Callable[[], None]) -> Self:
@@ -174,7 +177,10 @@ class ApiSession:
                 headers = await self._headers(content_type if data is not None else None)
                 headers[REQUEST_ID_HEADER] = request_id
                 self._before_sending()
+                sent = time.time()
                 async with self._http.request(method, path, params, headers, data) as answer:
+                    if self.server_clock.due(sent):
+                        self.server_clock.answered(answer.headers.get("date", ""), sent, time.time())
                     return answer.status, await self._whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
         except self._failures as error:
             raise ApiUnreachable(f"{described}: {why_unanswered(error)}", request_id) from error

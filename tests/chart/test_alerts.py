@@ -41,6 +41,7 @@ CASES = {
     "FlyballMeterSilent": Case("flyball_cap_meter_silent{cap='c'}", "1x20", "0x20"),
     "FlyballNoLeader": Case("flyball_leader{instance='a'}", "0x20", "1x20", (("flyball_leader{instance='b'}", "0x20"),)),
     "FlyballInformerStale": Case("flyball_informer_age_seconds{resource='pods'}", "0+60x20", "2x20"),
+    "FlyballClockOff": Case("flyball_clock_ahead_seconds", "-3x20", "-1x20"),
     "FlyballPlanFailing": Case("flyball_plan_failures_total", "0+1x20", "0x10 1x10"),
     "FlyballCyclesFailing": Case("flyball_cycle_failures_total", "0+2x20", "0x16 1x4"),
     "FlyballAgentAway": Case("flyball_nodes{state='unproven'}", "0x15 1x4", "2x10 0x10"),

@@ -32,6 +32,17 @@ async def way(cluster: IsolatedCluster, lean: bool) -> AsyncIterator[Way]:
         yield await open_way(stack, cluster.devcluster, cluster.namespace, lean=lean)
 
 
+async def test_an_api_server_whose_clock_is_off_is_noticed(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    await way.session.get("/version")
+    assert way.session.server_clock.ahead_seconds == 0.0  # both are of this machine
+    assert not way.session.server_clock.due(session_module.time.time())
+    real = session_module.time.time
+    monkeypatch.setattr(session_module.time, "time", lambda: real() - 3600.0)
+    await way.session.get("/version")
+    assert -3600.0 <= way.session.server_clock.ahead_seconds <= -3590.0
+    assert way.session.guarded(lambda: None).server_clock is way.session.server_clock
+
+
 async def test_objects_are_made_changed_and_deleted(way: Way) -> None:
     made = await way.session.create(
         way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}

@@ -40,6 +40,7 @@ class ClusterState:
     energy_quotas: Sequence[EnergyQuota] = ()
     pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
     plain_jobs: Sequence[PlainJob] = ()  # batch Jobs that are let run by watts
+    clock_ahead_seconds: float = 0.0  # of the API server's, at the least; below 0: behind
 
     @property
     def wanted_gpus(self) -> int:

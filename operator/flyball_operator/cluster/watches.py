@@ -125,6 +125,8 @@ class Watches:
         wake_soon: Callable[[], None] | None = None,
         on_rewound: Callable[[], None] = lambda: None,
     ) -> None:
+        self._server_clock = session.server_clock
+
         def on_change(key: str) -> None:
             wake()
 
@@ -352,4 +354,5 @@ class Watches:
             energy_quotas=energy_quotas,
             pods_refused={uid: item.message for uid, item in latest_refusals(self.pods_refused, by_uid).items()},
             plain_jobs=list(self.plain_jobs),
+            clock_ahead_seconds=self._server_clock.ahead_seconds,
         )

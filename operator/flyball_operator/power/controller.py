@@ -137,7 +137,16 @@ class PowerController:
         self._writes.update(nodes, cluster.gpu_nodes)
         nodes = self._writes.counted(nodes)
         self._brakes.update(cluster.brakes)
-        caps = self._caps.step(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, cluster.wanted_gpus)
+        caps = self._caps.step(
+            cluster.caps,
+            nodes,
+            now,
+            monotonic,
+            cluster.brakes,
+            readings,
+            cluster.wanted_gpus,
+            cluster.clock_ahead_seconds,
+        )
         self._cut_yield.update(caps.states, monotonic)
         return PowerState(
             cluster,

@@ -181,6 +181,11 @@ class OperatorMetrics:
             ["resource"],
             registry=self.registry,
         )
+        self._clock_ahead = Gauge(
+            "flyball_clock_ahead_seconds",
+            "By how much the operator's clock is certainly ahead of the API server's; below 0: behind",
+            registry=self.registry,
+        )
         self._over: dict[str, tuple[float, float]] = {}  # joules and seconds above each cap
         self._caps_seen_at: float | None = None
         self._converging_since: float | None = None
@@ -307,6 +312,10 @@ class OperatorMetrics:
         """Seconds since each resource's local copy was proven fresh (infinite before the first list)."""
         for resource, age in ages.items():
             self._ages.labels(resource).set(age)
+
+    def observe_clock(self, ahead_seconds: float) -> None:
+        """By how many seconds this process' clock is ahead of the API server's at the least; below 0: behind."""
+        self._clock_ahead.set(ahead_seconds)
 
     async def serve(self, port: int, address: str = "0.0.0.0") -> int:  # noqa: S104 - scraped from other nodes
         """Serve /metrics on `port` (0: any free one) and return the port; raises OSError where it is taken."""

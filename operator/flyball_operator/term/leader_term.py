@@ -250,6 +250,7 @@ class LeaderTerm:
         self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
+        self._metrics.observe_clock(state.cluster.clock_ahead_seconds)
 
     def _observe_jobs(self, cluster: ClusterState, state: PowerState, jobs: JobsStep) -> None:
         self._metrics.observe_jobs(

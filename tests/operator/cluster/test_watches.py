@@ -28,12 +28,14 @@ from flyball_kube.resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
+from flyball_kube.server_clock import ServerClock
 from flyball_kube.session import ApiSession
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.cluster.watches import PATIENCE_FOR_CLAIMS, Watches, logging_problems
 
 from tests.support.operator_objects import (
     FLOOR,
+    NOW,
     Json,
     grant,
     raw_batch_job,
@@ -64,6 +66,7 @@ class Lists:
     """An API server that lists what it is given, and whose watches end at once."""
 
     def __init__(self, **objects: list[Json]) -> None:
+        self.server_clock = ServerClock()
         self.put(**objects)
 
     def put(self, **objects: list[Json]) -> None:
@@ -197,6 +200,14 @@ async def test_a_new_operator_waits_for_pods_that_leave_after_their_job(namespac
     pod = raw_pod("left", uid="uid-train", gpus=4, node="a", deleting=True, namespace=namespace)
     cluster = await cluster_of(jobs=[raw_job()], pods=[pod])
     assert list(cluster.pods_of) == (["uid-train"] if ours else [])
+
+
+async def test_what_the_api_server_shows_of_its_clock_is_part_of_what_it_has() -> None:
+    session = Lists()
+    watches = await watches_of(session)
+    assert watches.cluster().clock_ahead_seconds == 0.0
+    session.server_clock.answered("Mon, 02 Mar 2026 12:00:00 GMT", NOW.timestamp(), NOW.timestamp())
+    assert watches.cluster().clock_ahead_seconds == session.server_clock.ahead_seconds != 0.0
 
 
 async def test_what_cannot_be_read_is_named() -> None:
@@ -399,6 +410,7 @@ class OldDefinitions:
     """An API server of the version before EnergyQuotas, which may refuse more: what it has is empty."""
 
     def __init__(self, *refused: Resource) -> None:
+        self.server_clock = ServerClock()
         self._refused = {resource.path() for resource in refused}
 
     async def get(self, path: str, **params: str) -> Json:
@@ -429,7 +441,7 @@ async def test_no_cap_waits_for_a_kind_that_can_be_done_without() -> None:
 @pytest.mark.parametrize("resource", [NODES, GPU_NODES, POWER_CAPS, POWER_BRAKES])
 def test_the_copy_is_as_old_as_the_oldest_of_what_power_depends_on(resource: Resource) -> None:
     """Each by itself can have missed a reboot, a cap that fell, or an emergency."""
-    session: Any = None
+    session: Any = Lists()
     watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
     for each, informer in watches._of.items():
         age = 100.0 if each == resource else 1.0
@@ -439,7 +451,7 @@ def test_the_copy_is_as_old_as_the_oldest_of_what_power_depends_on(resource: Res
 
 @pytest.mark.parametrize("kind", ["caps", "brakes", "gpu_nodes"])
 async def test_what_cannot_be_read_and_power_depends_on_is_named(kind: str) -> None:
-    session: Any = None
+    session: Any = Lists()
     watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
     getattr(watches, kind).invalid["odd"] = "spec.epoch: expected `int`"
     assert watches.cluster().unread == ("odd",)
@@ -460,7 +472,7 @@ async def test_a_service_of_another_namespace_is_no_jobs_own() -> None:
 
 
 async def test_a_leader_that_reads_anew_reads_all_that_power_depends_on() -> None:
-    session: Any = None
+    session: Any = Lists()
     watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
     asked = []
     for resource, informer in watches._of.items():

@@ -194,6 +194,7 @@ def full_metrics() -> OperatorMetrics:
     metrics.observe_jobs(jobs, {"dated": decided(8, 1200)}, lambda job: MODEL, queue(("waits", 60.0)))
     metrics.observe_nodes([node("n1")])
     metrics.observe_ages({"pods": 1.5})
+    metrics.observe_clock(-3.5)
     metrics.observe_quotas([quota("team")])
     metrics.observe_waiting_batch_jobs({"WaitingForWatts": 2})
     metrics.observe_signal(Signal.of([(NOW.timestamp() - 60, 412.0)], " gCO2/kWh"), NOW)
@@ -493,7 +494,9 @@ async def test_plans_and_actions(target: Target) -> None:
 
 async def test_ages_and_the_process_itself(target: Target) -> None:
     target.metrics.observe_ages({"pods": 1.5, "gpunodes": float("inf")})
+    target.metrics.observe_clock(-3.5)
     seen = await target.scrape()
+    assert seen("clock_ahead_seconds") == -3.5
     assert seen("informer_age_seconds", resource="pods") == 1.5
     assert seen("informer_age_seconds", resource="gpunodes") == float("inf")
     assert seen.samples[("process_resident_memory_bytes", ())] > 1e6

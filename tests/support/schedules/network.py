@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.server_clock import ServerClock
 
 from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of, selected_name
 
@@ -212,6 +213,7 @@ class MemorySession:
     def __init__(self, link: Link, timeout_seconds: float) -> None:
         self._link = link
         self._timeout_seconds = timeout_seconds
+        self.server_clock = ServerClock()
         self._before_sending: Callable[[], None] = lambda: None
 
     def guarded(self, before_sending: Callable[[], None]) -> Self:

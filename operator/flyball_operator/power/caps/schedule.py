@@ -16,6 +16,7 @@ from cronsim import CronSim, CronSimError
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
 from flyball_api.units import JOULES_PER_KILOJOULE
 from msgspec import Struct
+from msgspec.structs import replace
 
 # Rises are taken in steps, as each is a new plan for the cluster.
 RAMP_STEP_SECONDS = 5.0
@@ -28,6 +29,8 @@ CRON_FIELDS = 5
 SECOND = timedelta(seconds=1)
 # Longer than any clock is put back at once.
 CLOCKS_PUT_BACK = timedelta(hours=4)
+# Clocks that are less apart show the same time: cron knows nothing shorter than a minute.
+SAME_TIME_SECONDS = 1.0
 # So many edges of a schedule are looked at for the next one that changes anything: at once, and in all.
 EDGES_AT_ONCE, EDGES_LOOKED_AT = 64, 1024
 
@@ -116,8 +119,17 @@ class _Limit(Struct, frozen=True):
     window: str | None = None
 
 
-def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_limit_watts: float) -> EffectiveCap:
+def effective_cap(
+    spec: PowerCapSpec,
+    last: LastEvaluation,
+    now: datetime,
+    max_limit_watts: float,
+    clock_ahead_seconds: float = 0.0,
+) -> EffectiveCap:
     """The watts that `spec` allows at `now`, the least of everything that limits them.
+
+    While `now` is by a clock that is certainly ahead of the API server's, or behind it, nobody knows which windows of the
+    schedule are open: those by either clock count.
 
     `max_limit_watts` is the sum of the largest limits of all GPUs under the cap, to which permilleOfMax refers.
     Raises ValueError where `now` has no time zone.
@@ -126,6 +138,8 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
         raise ValueError(f"the time {now} has no time zone; schedules are in UTC")
     now = now.astimezone(UTC)
     scheduled = _scheduled(spec, now, max_limit_watts)
+    if abs(clock_ahead_seconds) >= SAME_TIME_SECONDS:
+        scheduled = scheduled.by_either(_scheduled(spec, now - timedelta(seconds=clock_ahead_seconds), max_limit_watts))
     limits, next_change = list(scheduled.limits), scheduled.next_edge_seconds
     period = budget_watts = None
     if spec.energy_budget is not None:
@@ -186,6 +200,12 @@ class _Scheduled(Struct, frozen=True):
     next_edge_seconds: float
     begins: tuple[tuple[float, int], ...]
     problems: tuple[ScheduleProblem, ...]
+
+    def by_either(self, other: _Scheduled) -> _Scheduled:
+        """The limits of both, of which `other` is by the API server's clock; what cannot be read is the same."""
+        limits = tuple(replace(limit, reason=f"{limit.reason}, by the API server's clock") for limit in other.limits)
+        edge = min(self.next_edge_seconds, other.next_edge_seconds)
+        return _Scheduled(self.limits + limits, edge, self.begins + other.begins, self.problems)
 
 
 def _scheduled(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> _Scheduled:

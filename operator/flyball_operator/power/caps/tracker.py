@@ -81,12 +81,14 @@ class CapTracker:
         brakes: Mapping[str, PowerBrake] | None = None,
         readings: Mapping[str, MeterReading] | None = None,
         wanted_gpus: int | None = None,
+        clock_ahead_seconds: float = 0.0,
     ) -> CapStates:
         """Evaluate all caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
 
         `brakes` are the PowerBrakes by the names of their caps. An emergency is for the nodes under its cap now and for
         those whose grant says that they were: it outlasts a change of labels, and its cap. `readings` has what the caps'
         meters said last, by the caps' uids. Jobs want `wanted_gpus` together (None: all that there are).
+        `clock_ahead_seconds` is by how much `now` is certainly ahead of the API server's clock.
         """
         brakes, readings = brakes or {}, readings or {}
         readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
@@ -114,6 +116,7 @@ class CapTracker:
                 monotonic,
                 brakes.get(cap.name),
                 readings.get(cap.uid),
+                clock_ahead_seconds,
             )
             for cap, spec, under in readable
         )
@@ -138,6 +141,7 @@ class CapTracker:
         monotonic: float,
         brake: PowerBrake | None,
         reading: MeterReading | None,
+        clock_ahead_seconds: float,
     ) -> CapState:
         memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
         elapsed = max(0.0, monotonic - memory.at)
@@ -153,7 +157,7 @@ class CapTracker:
         )
         ramp_age, budget_age = monotonic - memory.ramp_at, monotonic - memory.budget_at
         last_evaluation = LastEvaluation(memory.watts, ramp_age, period, held_watts, budget_age)
-        effective = effective_cap(spec, last_evaluation, now, largest_watts)
+        effective = effective_cap(spec, last_evaluation, now, largest_watts, clock_ahead_seconds)
         known = memory.known_change if memory.spec == spec else None
         if known is not None and known.until is not None and known.until <= now:
             known = None

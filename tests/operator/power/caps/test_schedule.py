@@ -50,6 +50,28 @@ def test_the_base_is_the_watts_or_the_share_of_the_largest_limits_and_the_overhe
     assert "overhead" not in at(PowerCapSpec(permille_of_max=600)).reason
 
 
+def test_while_two_clocks_differ_windows_open_by_either_count() -> None:
+    spec = PowerCapSpec(watts=5000, schedule=(LUNCH, PEAK))
+
+    def off(minutes: float, ahead: float) -> EffectiveCap:
+        return effective_cap(spec, NEW, NOON + timedelta(minutes=minutes), MAX_WATTS, ahead * 60)
+
+    assert [off(minutes, 0.0).watts for minutes in (-1, 1, 59, 61)] == [5000, 3000, 3000, 5000]
+    # The leader's clock is ahead: a window that is over by its clock is open by the server's, and the other way round.
+    assert [off(minutes, 2.0).watts for minutes in (-1, 1, 59, 61, 63)] == [5000, 3000, 3000, 3000, 5000]
+    assert [off(minutes, -2.0).watts for minutes in (-3, -1, 1, 57, 59, 61)] == [5000, 3000, 3000, 3000, 3000, 5000]
+    effective = off(61, 2.0)
+    assert effective.reason.endswith("by the API server's clock")
+    assert effective.active_window == "lunch"
+    assert effective.next_change_seconds == 60.0
+    assert off(-1, -2.0).next_change_seconds == 60.0  # the server's window opens now, the leader's in a minute
+    assert off(-3, -2.0).next_change_seconds == 60.0
+    assert off(-3, -2.0).falls_in_seconds == 60.0
+    # Less than cron can tell is the same time.
+    assert effective_cap(spec, NEW, NOON - timedelta(seconds=0.5), MAX_WATTS, -0.9).watts == 5000
+    assert effective_cap(spec, NEW, NOON - timedelta(seconds=0.5), MAX_WATTS, -1.0).watts == 3000
+
+
 @pytest.mark.parametrize(
     ("minutes", "watts", "window", "next_change_seconds"),
     [

@@ -1,0 +1,46 @@
+"""How far the wall clock of this machine is from the API server's, as far as its answers prove it.
+
+Every answer has the server's time in whole seconds (RFC 9110, section 6.6.1). It was taken between the request and the
+answer, so that one exchange bounds the difference on both sides, however slow it was.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+# Reading the header of every answer would cost more than it tells.
+SHORTEST_PAUSE_SECONDS = 1.0
+
+
+class ServerClock:
+    """Remembers what the latest answer says of the server's clock."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds = 0.0
+        self._asked_at = float("-inf")
+
+    @property
+    def ahead_seconds(self) -> float:
+        """By how much this machine's clock is ahead of the server's at the least; below 0 where it is behind, and 0 where
+        both may show the same."""
+        return self._ahead_seconds
+
+    def due(self, sent: float) -> bool:
+        """Whether the answer to a request sent at `sent`, in seconds by this machine's wall clock, is worth a look."""
+        return not 0.0 <= sent - self._asked_at < SHORTEST_PAUSE_SECONDS
+
+    def answered(self, date: str, sent: float, received: float) -> None:
+        """Take in an answer's `Date`, with when its request was sent and it came by this machine's wall clock.
+
+        What cannot be read, or came while this clock was set, says nothing.
+        """
+        self._asked_at = sent
+        try:
+            shown = parsedate_to_datetime(date)
+        except (ValueError, IndexError, TypeError):
+            return
+        second = (shown if shown.tzinfo is not None else shown.replace(tzinfo=UTC)).timestamp()
+        least, most = sent - (second + 1.0), received - second
+        if least <= most:
+            self._ahead_seconds = max(least, min(most, 0.0))
