@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flyball_api.grant import Grant
 from flyball_api.reading import InvalidObject
@@ -264,11 +264,12 @@ class Enforcer:
             asked, self._asked = self._asked, set()
             grant = self.state.in_force
             if grant is not None:
-                targets = self._targets(grant)
-                await self._setter.set_locks({uuid: targets[uuid] for uuid in asked if uuid in targets})
+                # A computation waits for it: of the node's other GPUs a lock does not depend.
+                own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
+                await self._setter.set_locks(self._targets(grant, own))
 
-    def _targets(self, grant: Grant) -> dict[str, Target]:
-        return decisions.targets_of(grant, self._gpus(), self.state.mode, self._wishes.current(self._clock_ns()))
+    def _targets(self, grant: Grant, gpus: Sequence[GpuState]) -> dict[str, Target]:
+        return decisions.targets_of(grant, gpus, self.state.mode, self._wishes.current(self._clock_ns()))
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class Enforcer:
             cuts = [change for change in decisions.limit_cuts(self._gpus(), targets) if change not in refused]
             await self._setter.set_limits(grant, cuts, "lower")
             # Of the wishes as they are now: what was asked for since is set already.
-            await self._setter.set_locks(self._targets(grant))
+            await self._setter.set_locks(self._targets(grant, self._gpus()))
             await self._setter.set_persistence()
             await self._journal.tidy()
             if self._still_decided(grant) and state.may_raise and not state.mode.lapsed:
@@ -356,7 +357,7 @@ class Enforcer:
         state.journal_error = self._journal.degraded
 
     def _limit_targets(self, grant: Grant) -> dict[str, Target]:
-        targets = self._targets(grant)
+        targets = self._targets(grant, self._gpus())
         return lowest_targets(targets, self._gpus()) if everything_lowered(self.state.brakes) else targets
 
     def _still_decided(self, grant: Grant) -> bool:

@@ -142,7 +142,8 @@ class GpuSetter:
             self._log.info("persistence mode", uuid=driver.uuid, error=None if error is None else str(error))
 
     async def set_locks(self, targets: Mapping[str, Target]) -> None:
-        sets = decisions.clock_locks(list(self._state.gpus.values()), targets)
+        gpus = [gpu for uuid in targets if (gpu := self._state.gpus.get(uuid)) is not None]
+        sets = decisions.clock_locks(gpus, targets)
         calls: list[tuple[str, Callable[[], int]]] = []
         for change in sets:
             driver, lock = self._access.gpus[change.uuid], change.lock

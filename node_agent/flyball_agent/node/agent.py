@@ -150,9 +150,10 @@ class NodeAgent:
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool:
         """A training process wants another clock; False where its pod is no job's here, or the GPU not the pod's."""
-        if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
+        state = self.state
+        if pod not in state.pods or state.jobs.of_pod(pod) is None:
             return False
-        if asked.gpu and all(gpu.uuid != asked.gpu for gpu in self.state.enforced.gpus_of(pod)):
+        if asked.gpu and ((gpu := state.enforced.gpus.get(asked.gpu)) is None or pod not in gpu.pods):
             return False
         self._governor.ask_clock(pod, asked)
         return True

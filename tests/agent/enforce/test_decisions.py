@@ -71,6 +71,32 @@ def job(number: int, limit: int) -> JobGrant:
     return replace(JOB, uid=f"u-{number}", pod_name=f"p-{number}", power_limit_milliwatts=MilliwattsPerGpu(limit))
 
 
+HOLDINGS = st.sampled_from(((), (POD,), (OTHER,), (POD, OTHER), (PodName("research", "p-2"),)))
+
+
+@given(
+    held=st.lists(st.tuples(HOLDINGS, st.sampled_from(list(Holders)), st.integers(100, 400)), min_size=1, max_size=5),
+    reserved=st.integers(0, 3),
+    mode=st.sampled_from(list(Mode)),
+    wished=st.integers(0, 1500),
+    data=st.data(),
+)
+def test_a_gpus_lock_does_not_depend_on_the_nodes_other_gpus(
+    held: list[tuple[tuple[PodName, ...], Holders, int]], reserved: int, mode: Mode, wished: int, data: st.DataObject
+) -> None:
+    """So that a clock that a computation waits for is decided on for its own GPU alone."""
+    gpus = [
+        gpu(str(number), 1000 * watts, pods=pods, holders=holders) for number, (pods, holders, watts) in enumerate(held)
+    ]
+    granted = grant(jobs=(JOB, replace(job(2, 200_000), clock_max_megahertz=1200)), foreign_gpus=reserved)
+    wishes = {(POD, ""): wished, (PodName("research", "p-2"), "1"): wished}
+    some = data.draw(st.lists(st.sampled_from(gpus), unique_by=lambda one: one.uuid))
+    whole = targets_of(granted, gpus, mode, wishes)
+    assert {uuid: target.lock for uuid, target in targets_of(granted, some, mode, wishes).items()} == {
+        one.uuid: whole[one.uuid].lock for one in some
+    }
+
+
 def test_modes() -> None:
     gpus = [gpu("a"), gpu("b")]
     assert mode_of(None, gpus, lease_valid=True) is Mode.ADOPTING
