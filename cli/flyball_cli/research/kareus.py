@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -218,17 +219,17 @@ def search(
             )
             state = PartitionSearch(space, static_power, SearchBudget.for_partition(kernels).scaled(effort), seed)
             _keep(kept, state.to_json())
-        _keep(folder / "asked.json", asked_document(state))
-        while not state.done:
-            following = _measured(folder / "measured.json", state, wait, told)
+        asked = state.ask()
+        _keep(folder / "asked.json", asked_document(state, asked))
+        while asked:
+            following = _measured(folder / "measured.json", wait, partial(told, state, asked))
             if following is None:
-                typer.echo(
-                    f"batch {state.batch} is to be measured: {len(state.ask())} schedules, in {folder}/asked.json"
-                )
+                typer.echo(f"batch {state.batch} is to be measured: {len(asked)} schedules, in {folder}/asked.json")
                 return
             state = following
             _keep(kept, state.to_json())
-            _keep(folder / "asked.json", asked_document(state))
+            asked = state.ask()
+            _keep(folder / "asked.json", asked_document(state, asked))
     except (ValueError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
     frontier, measured = state.frontier, len(state.samples)
@@ -236,13 +237,11 @@ def search(
     typer.echo(f"{measured} schedules of {len(state.candidates)} measured, {len(frontier.points)} on the frontier")
 
 
-def _measured(
-    path: Path, state: PartitionSearch, seconds: float, told: Callable[[PartitionSearch, Any], PartitionSearch | None]
-) -> PartitionSearch | None:
+def _measured(path: Path, seconds: float, told: Callable[[Any], PartitionSearch | None]) -> PartitionSearch | None:
     """The search after what was measured of its batch; None where that is not there within so many seconds."""
     until = time.monotonic() + seconds
     while True:
-        found = told(state, json.loads(read_text(path))) if path.exists() else None
+        found = told(json.loads(read_text(path))) if path.exists() else None
         if found is not None or time.monotonic() >= until:
             return found
         time.sleep(0.2)

@@ -142,14 +142,15 @@ def test_a_search_asks_and_a_job_measures_until_the_frontier_is_known(tmp_path: 
     ]  # fmt: skip
     once = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "batch 0 is to be measured: 5 schedules" in once.stdout
-    searching = subprocess.Popen([*command, "--wait", str(PATIENCE_SECONDS)], stdout=subprocess.PIPE, text=True)
+    wait = ["--wait", str(4 * PATIENCE_SECONDS)]
+    searching = subprocess.Popen([*command, *wait], stdout=subprocess.PIPE, text=True)
     done: list[int] = []
     job = threading.Thread(
         target=lambda: done.append(measure_all(Board().measures(), str(tmp_path), leads=True)), daemon=True
     )
     job.start()
     try:
-        said = searching.communicate(timeout=PATIENCE_SECONDS)[0]
+        said = searching.communicate(timeout=4 * PATIENCE_SECONDS)[0]
         job.join(PATIENCE_SECONDS)
     finally:
         searching.kill()
