@@ -117,16 +117,21 @@ def frontier(
         refuse(f"{profile}: {error}", error)
     except (ValueError, OSError) as error:
         refuse(str(error), error)
+    write_document(document, output, summary)
+    if plot is not None:
+        from flyball_studies.pipeline.frontier_figure import frontier_png
+
+        plot.write_bytes(frontier_png(document, _title(profile, schedule, microbatches)))
+
+
+def write_document(document: dict[str, Any], output: Path | None, summarised: Callable[[dict[str, Any]], str]) -> None:
+    """Print the document, or write it to a file and print its summary."""
     text = json.dumps(document, allow_nan=False)
     if output is None:
         typer.echo(text)
     else:
         output.write_text(text + "\n")
-        typer.echo(summary(document))
-    if plot is not None:
-        from flyball_studies.pipeline.frontier_figure import frontier_png
-
-        plot.write_bytes(frontier_png(document, _title(profile, schedule, microbatches)))
+        typer.echo(summarised(document))
 
 
 def _slots(text: str | None, stages: int) -> list[int] | None:

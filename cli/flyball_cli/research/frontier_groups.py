@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.research.frontier import ANNOUNCED_FROM_SECONDS, MOST_POINTS, progress_bar
+from flyball_cli.research.frontier import ANNOUNCED_FROM_SECONDS, MOST_POINTS, progress_bar, write_document
 from flyball_cli.terminal.endings import refuse
 from flyball_cli.terminal.files import check_output_file, read_text
 
@@ -77,12 +77,7 @@ def frontier_groups(
             document = groups_document(groups, points, at, degrees, progress)
     except (ValueError, OSError) as error:
         refuse(str(error), error)
-    text = json.dumps(document, allow_nan=False)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n")
-        typer.echo(_summary(document))
+    write_document(document, output, _summary)
 
 
 def _read(layout: Path) -> Any:
