@@ -132,10 +132,9 @@ class Evaluation:
                     found[trace, load] = self._simulate(name, chosen.cells(trace, load, some))
                     if some == days.CLAIM:
                         bounds.update(chosen.bounds(trace, load))
-                if not tuning:  # what there is stands in the page, whenever this is interrupted
-                    fill(
-                        self._options.page, {"days-clusters": chosen.clusters(), "days": days.days_table(found, bounds)}
-                    )
+                    if not tuning:  # what there is stands in the page, whenever this is interrupted
+                        blocks = {"days-clusters": chosen.clusters(), "days": days.days_table(found, bounds)}
+                        fill(self._options.page, blocks)
         if tuning:
             print(chosen.clusters(), days.days_table(found, bounds), sep="\n\n")
 

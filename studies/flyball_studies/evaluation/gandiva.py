@@ -24,7 +24,7 @@ PAPER = {"gandiva": 3.39, "gandiva+zeus": 2.90}
 
 
 class Staying(Gandiva):
-    """Gandiva where running jobs stay on their nodes."""
+    """Gandiva where running jobs stay on their nodes, and newcomers are placed in its order, not the largest first."""
 
     name = "gandiva-staying"
     traits = replace(Gandiva.traits, repacks=False)

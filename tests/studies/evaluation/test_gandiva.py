@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.baselines.gandiva import Gandiva
 from flyball_simulator.engine import simulate
 from flyball_simulator.experiments.matrix import Cell, Outcome
+from flyball_simulator.knowledge import decision_clocks
+from flyball_simulator.measured.oracle import Oracle
+from flyball_simulator.settings import REFERENCE_GPU, Knowledge, SimulationSettings
+from flyball_simulator.workloads.workload import SimulatedJob
 from flyball_studies.evaluation import gandiva, studies
 
 LOADS = studies.Workloads(None)
@@ -23,14 +28,25 @@ def test_the_runs_differ_in_migration_clocks_and_idle_nodes() -> None:
     assert {cell.settings.power_limit_fraction for cell in CELLS if cell.curve == "powerflow-paper"} > {0.2, 0.4}
 
 
-def test_who_stays_migrates_never_and_who_does_not_may() -> None:
-    migrations = {
-        cell.curve: simulate(cell.workload.workload(cell.settings), cell.settings, trace="synthetic").migrations
-        for cell in CELLS
-        if cell.curve in ("gandiva", gandiva.STAYING) and cell.sweep == (("clock", 1410.0),)
+def test_who_stays_migrates_never() -> None:
+    """Two halves of two nodes are left: a long job moves to the other's node for one that needs a whole one, or not."""
+    gpu = gpu_model_for(REFERENCE_GPU)
+    assert gpu is not None
+    truth = Oracle(gpu, decision_clocks(gpu), 8).performance("resnet50", 64, 16)
+
+    def job(name: str, seconds: float, gpus: int, submit: float = 0.0) -> SimulatedJob:
+        iterations = seconds / truth.seconds_rows[truth.position[gpus]][-1]
+        return SimulatedJob(name, submit, gpus, "resnet50", 64, iterations)
+
+    jobs = [job("a", 100.0, 4), job("b", 5_000.0, 4), job("c", 5_000.0, 4), job("d", 100.0, 4)]
+    jobs.append(job("whole", 1_000.0, 8, 200.0))
+    made = {
+        policy: simulate(jobs, SimulationSettings(policy=policy, gpus=16, knowledge=Knowledge.IDEAL))
+        for policy in ("gandiva", f"{gandiva.__name__}:Staying")
     }
-    assert migrations[gandiva.STAYING] == 0
-    assert migrations["gandiva"] > 0
+    moving, staying = made.values()
+    assert (moving.migrations, staying.migrations) == (1, 0)
+    assert moving.completion_seconds["whole"] < staying.completion_seconds["whole"]
 
 
 def outcome(cell: Cell, seconds: float, joules: float, migrations: int = 0) -> Outcome:
