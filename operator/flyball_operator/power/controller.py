@@ -211,11 +211,11 @@ class PowerController:
 
     def handle(self, event: Answered) -> bool:
         """Take in what became of a grant; True where its entries were refused, so that the next step sends one without."""
-        return self._writes.answered(event)
+        return self._writes.take_answer(event)
 
     def handle_brake(self, event: BrakeAnswered) -> None:
         """Take in what became of a brake. Whether it took effect, acknowledgements say."""
-        self._brakes.answered(event.cap, done=event.outcome is Outcome.DONE, monotonic=self._now)
+        self._brakes.take_answer(event.cap, done=event.outcome is Outcome.DONE, monotonic=self._now)
 
     def _statuses(self, cycle: PowerCycle, grants: GrantsUnderWay) -> tuple[CapStatusWrite, ...]:
         return self._cap_statuses.step(

@@ -98,7 +98,7 @@ class GrantWrites:
         if gpu_node is not None:
             self._attempts[name] = _Attempt(gpu_node.metadata.resource_version, send.grant.committed)
 
-    def answered(self, event: Answered) -> bool:
+    def take_answer(self, event: Answered) -> bool:
         """Take in what became of a grant; True where its entries were refused, so that the next step sends one without."""
         certain = self._under_way.pop(event.node, False)
         # A refusal of this write proves nothing about an earlier one whose answer was lost.

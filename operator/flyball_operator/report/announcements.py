@@ -332,7 +332,7 @@ def gpu_announcements(before: GpuReport, after: GpuReport) -> list[Announcement]
 def labels_announcement(sync: LabelSync) -> Announcement | None:
     """The Event of a node whose labels take it out of caps; None where they do not."""
     if sync.left:
-        why = "by the word of its annotation" if sync.by_word else "it has acknowledged the smallest limits"
+        why = "by the word of its annotation" if sync.by_annotation else "it has acknowledged the smallest limits"
         note = f"it counts under {', '.join(sync.left)} no more: its labels are others, and {why}"
         return Announcement("LeftCap", note, "Grant")
     if sync.former_labels:

@@ -99,7 +99,7 @@ class PowerExecution:
             node=name,
             former=len(sync.former_labels),
             left=list(sync.left),
-            reason="by somebody's word" if sync.by_word else "its Node's labels changed",
+            reason="by somebody's word" if sync.by_annotation else "its Node's labels changed",
         )
         self._background.start(
             ("labels", name),

@@ -64,7 +64,7 @@ class PowerWrites(Writer):
         if gpu_node is None:
             return DONE
         annotations: JsonObject = {ANNOTATION_FORMER_LABELS: former_labels_annotation(sync.former_labels)}
-        if sync.by_word:  # it has been taken at its word, and says nothing of the next time
+        if sync.by_annotation:  # it has been taken at its word, and says nothing of the next time
             annotations[ANNOTATION_RELEASE] = None
         patch = {
             "metadata": {

@@ -397,7 +397,7 @@ def test_a_node_that_leaves_its_caps_by_its_labels_is_told_before_and_after() ->
     going = labels_announcement(LabelSync(info, former_labels=({"row": "a"},)))
     assert going is not None
     assert (going.reason, going.warning) == ("LeavesCap", True)
-    gone = labels_announcement(LabelSync(info, left=("row",), by_word=True))
+    gone = labels_announcement(LabelSync(info, left=("row",), by_annotation=True))
     assert gone is not None
     assert (gone.reason, gone.warning) == ("LeftCap", False)
     assert "under row no more" in gone.note

@@ -141,15 +141,15 @@ async def test_a_grant_replaces_the_one_that_was_read_and_no_other() -> None:
     assert desk.counted == ["lower-grant"]
 
 
-@pytest.mark.parametrize("by_word", [False, True])
-async def test_labels_are_copied_into_the_object_that_was_read(by_word: bool) -> None:
+@pytest.mark.parametrize("by_annotation", [False, True])
+async def test_labels_are_copied_into_the_object_that_was_read(by_annotation: bool) -> None:
     desk = Desk()
-    sync = LabelSync(info(), ({"old": "label"},), ("row",) if by_word else (), by_word)
+    sync = LabelSync(info(), ({"old": "label"},), ("row",) if by_annotation else (), by_annotation)
     assert (await desk.executor.sync_labels(sync)).done
     ((method, path, body),) = desk.server.asked
     assert (method, path) == ("PATCH", GPU_NODE)
     annotations = {"flyball.dev/former-labels": '[{"old":"label"}]'}
-    if by_word:
+    if by_annotation:
         annotations["flyball.dev/release"] = None  # type: ignore[assignment]
     assert body == {
         "metadata": {

@@ -25,13 +25,13 @@ MAX_LOSSES = 8
 class LabelSync:
     """Write the labels of now into a node's GPUNode, and the sets of former ones under which it still counts.
 
-    `left`: it leaves the caps that selected the others, by the word that its annotation gives where `by_word`.
+    `left`: it leaves the caps that selected the others, by an annotation that somebody set where `by_annotation`.
     """
 
     node: NodeInfo
     former_labels: tuple[Labels, ...] = ()
     left: tuple[str, ...] = ()
-    by_word: bool = False
+    by_annotation: bool = False
 
 
 class Memberships:

@@ -163,7 +163,7 @@ class Brakes:
         late = (self._held_late(cap, monotonic) for cap in self._sent)
         return frozenset().union(*held, *late) - self._cut_by_grants
 
-    def answered(self, cap: str, *, done: bool, monotonic: float) -> None:
+    def take_answer(self, cap: str, *, done: bool, monotonic: float) -> None:
         """What became of a brake's write; where it failed, grants lower the nodes."""
         self._under_way.discard(cap)
         if not done:

@@ -119,7 +119,11 @@ class Hall:
             item = self.gpu_nodes[sync.node.name]
             assert item.grant is not None
             self.put(
-                item.name, item.grant, sync.node.labels, sync.former_labels, item.release_asked and not sync.by_word
+                item.name,
+                item.grant,
+                sync.node.labels,
+                sync.former_labels,
+                item.release_asked and not sync.by_annotation,
             )
         published = {write.cap.name: write.status for write in instructions.cap_statuses}
         self.caps = [replace(cap, status=published.get(cap.name, cap.status)) for cap in self.caps]
@@ -298,14 +302,14 @@ def test_a_word_is_used_up_only_where_it_let_the_node_leave_and_is_named_only_th
     hall.says("n1")
     hall.labels["n1"] = {**ROW_A, "time": "2"}
     (sync,) = hall.cycle().label_syncs
-    assert (sync.left, sync.by_word, hall.gpu_nodes["n1"].release_asked) == ((), False, True)
+    assert (sync.left, sync.by_annotation, hall.gpu_nodes["n1"].release_asked) == ((), False, True)
     hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
     hall.rests()
     hall.labels["n1"] = {}
     hall.rests()
     hall.seconds += SETTLE_SECONDS
     left = [sync for _ in range(8) for sync in hall.cycle().label_syncs]
-    assert [(sync.left, sync.by_word) for sync in left] == [(("a",), False)]
+    assert [(sync.left, sync.by_annotation) for sync in left] == [(("a",), False)]
 
 
 @pytest.mark.parametrize("trouble", ["an old copy", "a cap that cannot be read"])

@@ -339,7 +339,7 @@ def test_grants_have_their_turn_before_the_next_brake_holds_them_back(seconds: f
     bench, brakes = Bench(), Brakes(1)
     bench.step(9600)
     assert brakes.step(bench.state.caps.states, bench.state.nodes, 100.0)
-    brakes.answered("row", done=True, monotonic=100.0)
+    brakes.take_answer("row", done=True, monotonic=100.0)
     bench.step(8000)
     assert brakes.step(bench.state.caps.states, bench.state.nodes, 100.0 + seconds)
     assert brakes.held_back(100.0 + seconds) == frozenset(held)
@@ -360,7 +360,7 @@ def test_grants_of_very_many_nodes_have_their_turn_for_as_long_as_they_were_held
     for time, watts, held in ((0.0, 960_000, frozenset(many)), (seconds - 0.1, 800_000, frozenset())):
         assert brakes.step((of(watts),), many, time)
         assert brakes.held_back(time) == held
-        brakes.answered("row", done=True, monotonic=time)
+        brakes.take_answer("row", done=True, monotonic=time)
 
 
 def test_a_second_brake_of_more_nodes_holds_their_grants_for_as_long_as_those_need() -> None:
@@ -368,7 +368,7 @@ def test_a_second_brake_of_more_nodes_holds_their_grants_for_as_long_as_those_ne
     bench.step(9600)
     (cap,), few = bench.state.caps.states, bench.state.nodes
     assert brakes.step((cap,), few, 0.0)
-    brakes.answered("row", done=True, monotonic=0.0)
+    brakes.take_answer("row", done=True, monotonic=0.0)
     many = {f"{name}-{number}": few[name] for name in few for number in range(100)}
     committed = NodeMilliwatts(100 * cap.committed_milliwatts)
     wide = msgspec.structs.replace(cap, nodes=frozenset(many), committed_milliwatts=committed)
