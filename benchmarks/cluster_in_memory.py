@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from flyball_api.names import ANNOTATION_ALLOCATION, LABEL_COMPLETION_INDEX, LABEL_JOB_UID
+from flyball_kube.server_clock import ServerClock
 
 from tests.support.operator_objects import raw_device
 from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of
@@ -22,6 +23,7 @@ class Session:
 
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
+        self.server_clock = ServerClock()
         self.writes: Counter[str] = Counter()
         self._watches: list[asyncio.Queue[Change]] = []
 

@@ -21,6 +21,7 @@ import orjson
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube import json_depth
 from flyball_kube.resources import PODS
+from flyball_kube.server_clock import ServerClock
 from flyball_kube.session import JsonObject
 from flyball_operator.cluster.watches import Watches
 
@@ -84,6 +85,7 @@ class Lists:
 
     def __init__(self, pods: int, nodes: int) -> None:
         self._pods, self._nodes = pods, nodes
+        self.server_clock = ServerClock()
 
     async def get(self, path: str, **params: str) -> JsonObject:
         first = int(params.get("continue", "0"))
