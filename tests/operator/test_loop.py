@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flyball_api.gpu_node import GpuNode
+from flyball_kube.server_clock import ServerClock
 from flyball_operator.cluster.watches import MAX_EPOCHS_LOST
 from flyball_operator.loop import Operator
 from flyball_operator.report.metrics import OperatorMetrics
@@ -58,7 +60,7 @@ class Bench:
         self.fails: set[int] = set()
         self.lease: Any = Lease()
         self.settings = Settings(leader_lease_seconds=15, coalesce_seconds=0.0)
-        session: Any = None
+        session: Any = SimpleNamespace(server_clock=ServerClock())
         learner: Any = self
         term: Any = self
         self.operator = Operator(
