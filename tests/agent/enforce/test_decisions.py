@@ -266,6 +266,8 @@ def test_limits_are_set_in_whole_watts_and_what_a_gpu_has_is_left_as_it_is() -> 
     for held, limit in ((400_000, 250_000), (250_750, 250_750), (100_000, 250_000)):
         gpus = [gpu("a", held, pods=(POD,))]
         assert targets_of(grant(jobs=(fraction,)), gpus, Mode.GRANTED)["a"].limit_milliwatts == limit
+    full = grant(250_750, jobs=(fraction,))  # what just fits is not lowered, nor rounded
+    assert targets_of(full, [gpu("a", 250_750, pods=(POD,))], Mode.GRANTED)["a"].limit_milliwatts == 250_750
     raised = [gpu("a", 200_500, pods=(POD,)), gpu("b", 100_000, pods=(POD,))]
     targets = targets_of(grant(jobs=(JOB,)), raised, Mode.GRANTED)
     # 200 mW of room are none for the first, nor is what is left of the second's a part of a watt.
