@@ -11,6 +11,8 @@ from email.utils import parsedate_to_datetime
 
 # Reading the header of every answer would cost more than it tells.
 SHORTEST_PAUSE_SECONDS = 1.0
+# A server that shows a time ten years away shows none.
+MOST_SECONDS = 10 * 366 * 86_400.0
 
 
 class ServerClock:
@@ -38,9 +40,9 @@ class ServerClock:
         self._asked_at = sent
         try:
             shown = parsedate_to_datetime(date)
-        except (ValueError, IndexError, TypeError):
+            second = (shown if shown.tzinfo is not None else shown.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, IndexError, TypeError, OverflowError):
             return
-        second = (shown if shown.tzinfo is not None else shown.replace(tzinfo=UTC)).timestamp()
         least, most = sent - (second + 1.0), received - second
-        if least <= most:
+        if least <= most and abs(least) < MOST_SECONDS:
             self._ahead_seconds = max(least, min(most, 0.0))

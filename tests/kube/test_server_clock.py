@@ -36,7 +36,15 @@ def test_the_latest_answer_counts_and_what_cannot_be_read_says_nothing() -> None
     assert clock.ahead_seconds == 0.0
     clock.answered(date_of(NOON), NOON + 30.0, NOON + 30.5)
     assert clock.ahead_seconds == 29.0
-    for odd in ("", "yesterday", "Mon, 99 Foo 2026 12:00:00 GMT", "Mon, 02 Mar 2026", "\x00" * 1000):
+    for odd in (
+        "",
+        "yesterday",
+        "Mon, 99 Foo 2026 12:00:00 GMT",
+        "Mon, 02 Mar 2026",
+        "\x00" * 1000,
+        "Fri, 27 Nov 2026 11:00:00 +9999999999999",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+    ):
         clock.answered(odd, NOON, NOON)
         assert clock.ahead_seconds == 29.0
     clock.answered(date_of(NOON), NOON + 9.0, NOON + 7.0)  # it was set back meanwhile

@@ -138,20 +138,20 @@ def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, 
     What is held by GPUs without a target, or that do not come down to theirs, is taken off the bound first: a node of which
     one GPU holds what nobody has granted stays within its grant by the others.
     """
-    limits = {
-        gpu.uuid: limit for gpu in gpus if (limit := _target_limit(gpu, targets)) is not None and not gpu.stays_above
-    }
-    excess = of_gpus(limits.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
+    limits = {gpu.uuid: limit for gpu in gpus if (limit := _target_limit(gpu, targets)) is not None}
+    # One that stays above its target is lowered with the others, or it would be above no more and be tried anew for ever.
+    coming = {gpu.uuid: limits[gpu.uuid] for gpu in gpus if gpu.uuid in limits and not gpu.stays_above}
+    excess = of_gpus(coming.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
     if excess <= 0:
         return targets
     smallest = {gpu.uuid: gpu.limits.min_milliwatts for gpu in gpus}
     above = {uuid: max(limit - smallest[uuid], 0) for uuid, limit in limits.items()}
-    total = sum(above.values())
+    total = sum(above[uuid] for uuid in coming)
     left = max(total - excess, 0)
     lowered = dict(targets)
     for uuid, milliwatts in above.items():
         if milliwatts > 0:
-            limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // total))
+            limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // max(total, 1)))
             lowered[uuid] = replace(targets[uuid], limit_milliwatts=max(limit, smallest[uuid]))
     return lowered
 

@@ -204,6 +204,9 @@ def test_watts_that_nobody_commands_come_off_the_others_targets() -> None:
     for held, limits in ((lost, [190_000, 160_000]), (stuck, [190_000, 160_000]), (hurled, [100_000, 100_000])):
         targets = targets_of(wanted, held, Mode.GRANTED)
         assert [targets[name].limit_milliwatts for name in "ab"] == limits
+    # One that does not come down to what it is to have now has a target as low, and so stays named.
+    stays = [gpu("a", 250_000, pods=(POD,), stays_above=True), *gpus[1:]]
+    assert targets_of(wanted, stays, Mode.GRANTED)["a"].limit_milliwatts < 250_000
     late = [*gpus[:3], gpu("other", 400_000)]  # on its way to its own target
     assert targets_of(wanted, late, Mode.GRANTED)["a"].limit_milliwatts == 250_000
 
