@@ -157,6 +157,10 @@ class Grant(Struct, frozen=True):
     def version(self) -> GrantVersion:
         return GrantVersion(self.epoch, self.generation)
 
+    def entry_of(self, pod_name: str, job_uid: str) -> JobGrant | None:
+        """The entry of a job's pod; None where it has none."""
+        return next((job for job in self.jobs if (job.pod_name, job.uid) == (pod_name, job_uid)), None)
+
     def same_content(self, other: Self) -> bool:
         """Whether both ask the same of the agent, whatever their version and the brakes that they were made with."""
         return self._content() == other._content()

@@ -129,11 +129,6 @@ class PowerController:
             self._known_gpus,
             self._nodes,
         )
-        self._before |= {
-            name: grant
-            for name, info in nodes.items()
-            if (grant := info.power.grant) is not None and grant.epoch != self._epoch
-        }
         self._writes.update(nodes, cluster.gpu_nodes)
         nodes = self._writes.counted(nodes)
         self._brakes.update(cluster.brakes)
@@ -291,7 +286,7 @@ class PowerController:
             state.caps.rules,
             self._settings.grant_lease_seconds,
             self._settings.guard_fraction,
-            None if plan.made else self._before,
+            None if plan.made else self._remember_granted(state),
         )
         targets = [at_smallest_limits(target) if target.node in leaving else target for target in targets]
         caps_over = state.caps.names_over_nodes()
@@ -300,6 +295,14 @@ class PowerController:
             for target in targets
         ]
         return [self._writes.writable(target) for target in targets]
+
+    def _remember_granted(self, state: PowerState) -> Mapping[str, Grant]:
+        """Remember the grants of the leader before while they stand; gives all of them, by node."""
+        for name in self._unadopted(state):
+            grant = state.cluster.gpu_nodes[name].grant
+            if grant is not None:
+                self._before[name] = grant
+        return self._before
 
     def _may_raise(self, state: PowerState) -> bool:
         """Whether everything is read, our copy is fresh (an older one may have missed a reboot), and no status speaks for a

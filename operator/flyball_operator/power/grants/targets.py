@@ -177,9 +177,8 @@ def _as_granted(
     """
     if grant is None or pod.deleting or (pod.job_uid, pod.incarnation) not in incarnations:
         return None
-    own = pod.name, pod.job_uid, pod.incarnation
-    entry = next((job for job in grant.jobs if (job.pod_name, job.uid, job.incarnation) == own), None)
-    if entry is None or entry.pod_uid not in ("", pod.uid):
+    entry = grant.entry_of(pod.name, pod.job_uid)
+    if entry is None or entry.incarnation != pod.incarnation or entry.pod_uid not in ("", pod.uid):
         return None
     limit, bound = entry.power_limit_milliwatts, grant.bound
     expected = -(-limit * bound.expected_milliwatts // max(1, bound.limit_milliwatts))

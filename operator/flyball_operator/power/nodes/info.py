@@ -128,8 +128,7 @@ class NodeInfo(Struct, frozen=True):
 
     def granted(self, pod_name: str, job_uid: str) -> JobGrant | None:
         """The entry of a job's pod in the grant that stands; None where it has none."""
-        jobs = () if self.power.grant is None else self.power.grant.jobs
-        return next((job for job in jobs if (job.pod_name, job.uid) == (pod_name, job_uid)), None)
+        return None if self.power.grant is None else self.power.grant.entry_of(pod_name, job_uid)
 
     def expects(self, pod: PodView) -> bool:
         """Whether a pod that is placed there may come: also where the node has turned late since it was granted the pod."""
