@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyball_api.grant import ForeignPodLimit, Grant, JobGrant, OtherGpuLimits, PowerBound
-from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts, held_milliwatts, node_milliwatts
+from flyball_api.units import (
+    MilliwattsPerGpu,
+    NodeMilliwatts,
+    allowed_milliwatts,
+    held_milliwatts,
+    node_milliwatts,
+    of_nodes,
+)
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_planner.snapshot import JobDecision
 
@@ -59,7 +66,7 @@ def grant_targets(
             if before is None:
                 builder.add(pod, _planned(pod, decisions, live, guard_fraction))
             else:
-                builder.add(pod, _as_granted(pod, before.get(name), live))
+                builder.add(pod, _as_granted(pod, info, before.get(name), live))
         targets.append(builder.build(lease_seconds))
     return targets
 
@@ -169,20 +176,29 @@ def _planned(
 
 
 def _as_granted(
-    pod: PodView, grant: Grant | None, incarnations: Mapping[tuple[str, int], IncarnationView]
+    pod: PodView, info: NodeInfo, grant: Grant | None, incarnations: Mapping[tuple[str, int], IncarnationView]
 ) -> _Wanted | None:
-    """What its node's grant gives a pod; None for one that is to leave, or that it does not have.
-
-    A grant says what its whole node is expected to draw: of each entry that is the same share of its limit.
-    """
+    """What its node's grant gives a pod; None for one that is to leave, or that it does not have."""
     if grant is None or pod.deleting or (pod.job_uid, pod.incarnation) not in incarnations:
         return None
     entry = grant.entry_of(pod.name, pod.job_uid)
     if entry is None or entry.incarnation != pod.incarnation or entry.pod_uid not in ("", pod.uid):
         return None
-    limit, bound = entry.power_limit_milliwatts, grant.bound
-    expected = -(-limit * bound.expected_milliwatts // max(1, bound.limit_milliwatts))
-    return _Wanted(limit, MilliwattsPerGpu(expected), entry.clock_max_megahertz)
+    limit = entry.power_limit_milliwatts
+    expected, limits = _expected_of_jobs(info, grant)
+    return _Wanted(limit, MilliwattsPerGpu(-(-limit * expected // max(1, limits))), entry.clock_max_megahertz)
+
+
+def _expected_of_jobs(info: NodeInfo, grant: Grant) -> tuple[NodeMilliwatts, NodeMilliwatts]:
+    """What all pods in a grant are expected to draw, at most, and what their limits add up to.
+
+    A grant says what its whole node is expected to draw: its GPUs without a pod as they are predicted to now, and what
+    it has for GPUs of other pods no less than that.
+    """
+    limits = of_nodes(entry.limit_milliwatts for entry in grant.jobs)
+    idle = idle_bound(info, 1)
+    rest = max(0, grant.bound.limit_milliwatts - limits) * idle.expected_milliwatts // max(1, idle.limit_milliwatts)
+    return NodeMilliwatts(max(0, grant.bound.expected_milliwatts - rest)), NodeMilliwatts(limits)
 
 
 class _NodeTarget:

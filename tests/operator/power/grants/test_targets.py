@@ -145,11 +145,43 @@ def test_pods_keep_what_they_have_while_there_is_no_plan() -> None:
     item = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY))["a"]
     assert limits(item) == {"p": LIMIT}
     assert item.jobs[0].clock_max_megahertz == 1200
-    assert item.job_bounds == (PowerBound(4 * LIMIT, 4 * LIMIT // 2),)  # as half of the whole node's limits is expected
+    # Of 800 W, four idle GPUs are predicted to draw 58 W each.
+    assert item.job_bounds == (PowerBound(4 * LIMIT, 800_000 - 4 * 58_000),)
     odd = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY, expected=800_001))["a"]
-    assert odd.job_bounds == (PowerBound(4 * LIMIT, 4 * (LIMIT // 2 + 1)),)  # rounded up
+    assert odd.job_bounds == (PowerBound(4 * LIMIT, 800_000 - 4 * 58_000 + 4),)  # rounded up, for each GPU
+    all_of_it = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY, expected=1_600_000))["a"]
+    assert all_of_it.job_bounds == (PowerBound(4 * LIMIT, 4 * LIMIT),)
     nothing = grant(0, jobs=(ENTRY,))
     assert limits(wanted([ready_node("a")], (), [PLACED], [RUNNING], before={"a": nothing})["a"]) == {"p": LIMIT}
+
+
+@given(
+    first=st.integers(1, 4),
+    second=st.integers(1, 3),
+    elsewhere=st.integers(0, 1),
+    watts=st.floats(100.0, 400.0),
+    predicted=st.floats(60.0, 400.0),
+)
+@settings(deadline=None, max_examples=examples(50))
+def test_a_new_leader_expects_of_a_grant_what_the_one_before_it_expected(
+    first: int, second: int, elsewhere: int, watts: float, predicted: float
+) -> None:
+    """Were it more, a cap on what is expected would lower everything until the first plan; less, and it would be passed."""
+    foreign = (running_pod("other", "a", gpus=1),) if elsewhere else ()
+    node = ready_node("a", pods=foreign)
+    sizes = {"uid-x": first, "uid-y": second}
+    decided = [decision(uid, ("a", gpus), watts=watts, predicted_watts=predicted) for uid, gpus in sizes.items()]
+    placed = [incarnation_view(uid, 1, ("a", gpus)) for uid, gpus in sizes.items()]
+    pods = [running_pod(uid, "a", uid=uid, gpus=gpus) for uid, gpus in sizes.items()]
+    planned = wanted([node], decided, placed, pods)["a"]
+    stands = Grant(1, 1, 60, planned.bound, jobs=planned.jobs)
+    item = wanted([node], (), placed, pods, before={"a": stands})["a"]
+    assert item.jobs == planned.jobs
+    assert item.rest == planned.rest
+    expected, was = item.bound.expected_milliwatts, planned.bound.expected_milliwatts
+    # GPUs of other pods are expected to draw all that they may: the grant does not say how much of it is theirs.
+    unknown = sum(pod.gpus for pod in foreign) * node.default_limit_milliwatts
+    assert was <= expected <= min(item.bound.limit_milliwatts, was + unknown + first + second)
 
 
 @pytest.mark.parametrize(
