@@ -39,6 +39,7 @@ class OnNode:
         self.stopping = Stopping(environment.rank, environment.world_size, values, monotonic)
         has_agent = environment.socket is not None and environment.local_rank == 0
         self._reporter = Reporter(Agent(environment.socket or ""), monotonic) if has_agent else None
+        self._searches = 0
         self._looks: list[Callable[[], None]] = [] if self._reporter is None else [self._reporter.report_if_due]
         self._meter = EnergyMeter(Agent(environment.socket) if environment.socket else None, monotonic)
         self._thread: threading.Thread | None = None
@@ -162,10 +163,12 @@ class OnNode:
         asks and reads the answers, and the pod's GPUs take part in nothing else; it returns when the search is over. `gpu`
         is as for `pipeline`. Raises RuntimeError where seconds, joules or the clock cannot be known.
         """
+        self._searches += 1
         meter = own_partition_meter(
             self._environment,
             run,
             gpu=gpu,
+            search=self._searches,
             values=self._values,
             measure=lambda: self.measure("partition"),
             monotonic=self._monotonic,

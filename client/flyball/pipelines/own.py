@@ -104,12 +104,16 @@ def own_partition_meter(
     run: Run,
     *,
     gpu: str,
+    search: int,
     values: SharedValues | None,
     measure: Callable[[], Measurement],
     monotonic: Callable[[], float],
 ) -> PartitionMeter:
-    """What measures a partition in this process; `measure` is of all of the pod's GPUs. Raises RuntimeError where the pod
-    has no agent to ask, or this process' GPU is not known, or its processes share no volume."""
+    """What measures a partition in this process, in the run's search of that number; `measure` is of all of the pod's GPUs.
+
+    Raises RuntimeError where the pod has no agent to ask, or this process' GPU is not known, or its processes share no
+    volume.
+    """
     own = gpu or own_gpu(os.environ, environment.local_rank)
     why = _not_measured(environment.socket, own, "")
     if environment.world_size > 1 and values is None:
@@ -129,6 +133,7 @@ def own_partition_meter(
         measure=measure if environment.local_rank == 0 else None,
         rank=environment.rank,
         world_size=environment.world_size,
+        search=search,
         values=values,
         monotonic=monotonic,
     )

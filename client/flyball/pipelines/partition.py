@@ -46,7 +46,8 @@ class PartitionMeter:
     """Measures in all processes that the partition runs in, each of which calls the same.
 
     `ask_clock` has this process' GPU run at a clock, `megahertz` says what it runs at (None: not known), and `measure`
-    begins a measurement of the pod's GPUs, in one process of each pod (None elsewhere).
+    begins a measurement of the pod's GPUs, in one process of each pod (None elsewhere). `search` is its number in this run:
+    what the processes told each other in an earlier one is no word of this.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PartitionMeter:
         measure: Callable[[], Measurement] | None,
         rank: int = 0,
         world_size: int = 1,
+        search: int = 1,
         values: SharedValues | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,6 +70,7 @@ class PartitionMeter:
         self._rank = rank
         self._world_size = world_size
         self._values = values if world_size > 1 else None
+        self._search = search
         self._monotonic = monotonic
         self._number = 0
 
@@ -121,11 +124,12 @@ class PartitionMeter:
         """The words of one of the processes, which all of them read. Raises RuntimeError where it does not tell them."""
         if self._values is None:
             return own.split()
+        key = f"partition-{self._search}-{name}-{rank}"
         if rank == self._rank:
-            self._values.put(f"partition-{name}-{rank}", f"{self._number:09d} {own:40}")
+            self._values.put(key, f"{self._number:09d} {own:40}")
         until = self._monotonic() + ANSWER_SECONDS
         while True:
-            words = (self._values.get(f"partition-{name}-{rank}") or "").split()
+            words = (self._values.get(key) or "").split()
             if words and int(words[0]) == self._number:
                 return words[1:]
             if self._monotonic() > until:

@@ -134,6 +134,55 @@ def test_all_processes_run_it_equally_often_and_their_joules_are_added_up(tmp_pa
     assert found == {rank: (pytest.approx(seconds + 0.002), pytest.approx(2 * seconds * watts)) for rank in range(3)}
 
 
+def test_a_second_search_reads_none_of_the_first_ones_words(tmp_path: Path) -> None:
+    """They stay in the volume: a process that is ahead would run it as often as the first search did, and not wait."""
+    first, second = runs_of_search(tmp_path, 1, 0.5), runs_of_search(tmp_path, 2, 0.1)
+    assert len(set(first)) == len(set(second)) == 1
+    assert second[0] > first[0]
+
+
+def runs_of_search(folder: Path, number: int, seconds: float) -> list[int]:
+    """How often each of two processes runs a partition that takes so long, where the one that does not lead is ahead."""
+    boards, ahead = [Board(), Board()], threading.Event()
+
+    class Values(SharedValues):
+        def pause(self) -> None:
+            ahead.set()
+            super().pause()
+
+    def process(rank: int) -> None:
+        board = boards[rank]
+
+        def run(kernels: Kernels) -> None:
+            board.runs += 1
+            board.seconds += seconds
+            board.joules += 1.0
+
+        meter = PartitionMeter(
+            run,
+            ask_clock=board.ask,
+            megahertz=lambda: None,
+            measure=lambda: Measurement("partition", board.meter(), lambda: board.seconds),
+            rank=rank,
+            world_size=2,
+            search=number,
+            values=Values(str(folder)),
+            monotonic=lambda: board.seconds,
+        )
+        if rank == 0:
+            assert ahead.wait(PATIENCE_SECONDS)
+        meter.measured(1410, Kernels(6, 0))
+        ahead.set()
+
+    threads = [threading.Thread(target=process, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    return [board.runs for board in boards]
+
+
 def test_a_search_asks_and_a_job_measures_until_the_frontier_is_known(tmp_path: Path) -> None:
     """The command beside the job, through files of its volume; what was measured is what a plan is composed of."""
     command = [
