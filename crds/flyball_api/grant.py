@@ -171,9 +171,13 @@ class Grant(Struct, frozen=True):
 
     def within(self, milliwatts: NodeMilliwatts) -> Self:
         """This grant with its jobs' limits lowered by one share, so that it comes to no more than that, if they can."""
+        return self.lowered(self.kept_within(milliwatts))
+
+    def kept_within(self, milliwatts: NodeMilliwatts) -> int:
+        """Which share of what its jobs' limits have above the smallest one, in millionths, they may keep for that."""
         least = self.lowered(0).bound.limit_milliwatts
         above = self.bound.limit_milliwatts - least
-        return self if above <= 0 else self.lowered(max(0, min(MILLIONTHS, (milliwatts - least) * MILLIONTHS // above)))
+        return MILLIONTHS if above <= 0 else max(0, min(MILLIONTHS, (milliwatts - least) * MILLIONTHS // above))
 
     def lowered(self, kept_millionths: int) -> Self:
         """This grant with each job's limit keeping that share of what it has above the smallest limit, and no more.

@@ -308,6 +308,18 @@ def test_a_new_term_waits_for_no_list_that_hangs() -> None:
     )
 
 
+def test_what_was_acknowledged_under_a_brake_holds_where_journal_and_brake_are_gone() -> None:
+    """The journal comes back as it was before the brake, which somebody has deleted with its acknowledgements."""
+    assert not violation_of(
+        fault(2.15, "cap changes", "hall", 0.10, 938),
+        fault(5.98, "journal comes back as it was, and the agent starts anew", "c", 1.82, 604),
+        fault(6.02, "cap changes", "rack", 0.10, 877),
+        fault(7.01, "brakes and their acknowledgements are deleted", "all", 0.10, 474),
+        beginning=schedule_of(12008532).beginning,
+        seed=12008532,
+    )
+
+
 def test_an_api_server_that_is_away_for_a_moment_after_a_long_absence_is_asked_again_soon() -> None:
     """A node was put under a cap just then, and the pauses between tries had grown while the server was away for long."""
     assert not violation_of(

@@ -28,7 +28,6 @@ from flyball_agent.enforce.brakes import (
     with_seen,
 )
 from flyball_agent.enforce.gpu_state import GpuState, PodName
-from flyball_agent.enforce.grant import supersedes
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement
 from flyball_api.gpu_node import (
@@ -190,7 +189,7 @@ class Agent:
 
         The GPUNode has `grant`, and the PowerBrakes are as `seen`.
         """
-        if grant is not None and supersedes(grant.version, None if self.accepted is None else self.accepted.version):
+        if grant is not None and (self.accepted is None or grant.version > self.accepted.version):
             self.accepted, self.followed = grant, under_new_grant(self.followed, grant, seen)
             self.gpus = [gpu.changed(above_since_ns=None, stays_above=False) for gpu in self.gpus]
         held = {gpu: PodName("team", f"{self.name}-{index}") for index, gpu in self.pods.items()}

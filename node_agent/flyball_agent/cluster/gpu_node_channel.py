@@ -9,8 +9,13 @@ import asyncio
 import contextlib
 import random
 
-from flyball_api.brake_acknowledgement import brake_acknowledgement_object, brake_acknowledgement_patch
+from flyball_api.brake_acknowledgement import (
+    brake_acknowledgement_object,
+    brake_acknowledgement_patch,
+    read_brake_acknowledgement,
+)
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
+from flyball_api.reading import InvalidObject, read_status
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
@@ -41,6 +46,8 @@ class GpuNodeChannel:
         self._path = GPU_NODES.path(name=agent.node, subresource="status")
         self._present = asyncio.Event()
         self._acknowledged: Acknowledgement | None = None  # the last one that was published, in whichever object
+        # What had been acknowledged when this agent or its governor began; None until the API server has said it.
+        self._acknowledged_before: tuple[Acknowledgement, ...] | None = None
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -56,12 +63,52 @@ class GpuNodeChannel:
         """Follow and publish until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.informer.run())
+            group.create_task(self._recall())
             group.create_task(self._publish_for_ever())
 
+    def governor_is_new(self) -> None:
+        """Another governor has started: what was acknowledged before it is to be read anew."""
+        self._acknowledged_before = None
+
     async def reread(self) -> None:
-        """See the GPUNode at the API server anew, and hand it on: for a governor that has just started."""
+        """See at the API server anew what there is of this node, and hand it on: for a governor that has just started."""
         await self.informer.refresh()
+        await self._recall()
+
+    async def _recall(self) -> None:
+        """Hand on what this node's agents have acknowledged so far, once the API server has said it.
+
+        A journal may be older than that, and the brake that was acknowledged be gone.
+        """
+        backoff = Backoff()
+        found: tuple[Acknowledgement, ...] | None = None
+        while found is None:
+            try:
+                found = (*await self._acknowledged_in_status(), *await self._acknowledged_brake())
+            except Exception as error:  # whatever an answer has in it, the agent goes on
+                self._log.warning("not known what was acknowledged", error=str(error) or repr(error))
+                await backoff.pause()
+        self._acknowledged_before = found
         self._node_changed(self._agent.node)
+
+    async def _acknowledged_in_status(self) -> list[Acknowledgement]:
+        raw = await self._get_or_none(GPU_NODES.path(name=self._agent.node))
+        acknowledged = None if raw is None else read_status(raw, GpuNodeStatus)[0].acknowledged
+        return [] if acknowledged is None else [acknowledged]
+
+    async def _acknowledged_brake(self) -> list[Acknowledgement]:
+        raw = await self._get_or_none(BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node))
+        with contextlib.suppress(InvalidObject):
+            return [] if raw is None else [read_brake_acknowledgement(raw).acknowledged]
+        return []
+
+    async def _get_or_none(self, path: str) -> JsonObject | None:
+        try:
+            return await self._session.get(path)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
 
     def _node_changed(self, key: str) -> None:
         if key != self._agent.node:
@@ -75,7 +122,7 @@ class GpuNodeChannel:
             self._uid = raw["metadata"].get("uid")
             self._agent.changed.set()  # a new object has no status yet
         self._present.set()
-        self._agent.accept_spec(raw.get("spec"))
+        self._agent.accept_spec(raw.get("spec"), self._acknowledged_before)
 
     async def _publish_for_ever(self) -> None:
         """News at once, measurements every interval; what happens while a write is under way goes with the next.

@@ -2,13 +2,15 @@
 
 A brake lowers the grant in force; nothing here can raise it. Of several versions of one brake the smallest share counts, so
 that it does not matter in which order, how often or how late they are seen. A brake that is followed is forgotten by a
-newer grant that was made with it, and by nothing else: what the agent has acknowledged under it stays true until then.
+newer grant that was made with it, and by nothing else: what the agent has acknowledged under it stays true until then,
+also where its journal has forgotten the brake and the brake itself is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import BrakeVersion, Grant
 from flyball_api.power_brake import PowerBrake
 from flyball_api.units import NodeMilliwatts, of_gpus
@@ -20,6 +22,9 @@ from flyball_agent.enforce.records import FollowedBrake
 
 Followed = Mapping[str, FollowedBrake]  # by the cap's name
 Seen = Mapping[str, PowerBrake]  # by the cap's name, as the API server last had them
+# What was acknowledged under brakes that nobody knows any more is followed as one of no cap: no grant is made with it, and
+# so the next one ends it.
+NO_CAP = ""
 
 
 def with_seen(followed: Followed, grant: Grant, seen: Seen) -> Followed:
@@ -53,6 +58,15 @@ def under_new_grant(followed: Followed, grant: Grant, seen: Seen | None) -> Foll
         if goes_on or BrakeVersion(brake.epoch, brake.sequence) > cap.brake:
             left[cap.name] = brake
     return left if seen is None else with_seen(left, grant, seen)
+
+
+def with_acknowledged(followed: Followed, grant: Grant, acknowledged: Iterable[Acknowledgement]) -> Followed:
+    """What to follow under `grant` so that it comes to no more than what was acknowledged of it, by whichever agent."""
+    bounds = [each.bound_milliwatts for each in acknowledged if each.is_of(grant) and each.bound_milliwatts is not None]
+    if not bounds or min(bounds) >= braked(grant, followed).bound.limit_milliwatts:
+        return followed
+    least = grant.lowered(0).bound.limit_milliwatts
+    return {**followed, NO_CAP: FollowedBrake(NO_CAP, 0, 0, grant.kept_within(min(bounds)), min(bounds) < least)}
 
 
 def _lower_of(before: FollowedBrake, found: FollowedBrake) -> FollowedBrake:

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
 from flyball_api.reading import InvalidObject
 from flyball_kube.logs import get_logger
@@ -26,6 +27,7 @@ from flyball_agent.enforce.brakes import (
     everything_lowered,
     lowest_targets,
     under_new_grant,
+    with_acknowledged,
     with_seen,
 )
 from flyball_agent.enforce.clock_wishes import ClockWishes
@@ -33,7 +35,7 @@ from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.first_cut import FirstCut
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
-from flyball_agent.enforce.grant import accepted_grant, is_another, supersedes
+from flyball_agent.enforce.grant import ANOTHER, accepted_grant, refusal_of
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
 from flyball_agent.enforce.records import (
@@ -125,12 +127,15 @@ class Enforcer:
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
-    def accept(self, spec: object, *, seen_ns: int | None = None) -> bool:
+    def accept(
+        self, spec: object, *, seen_ns: int | None = None, acknowledged: Sequence[Acknowledgement] | None = ()
+    ) -> bool:
         """Take in a GPUNode.spec, if it is sound and newer than the last one; True where limits may have to change.
 
         The version is written now and synced before anything is set or acknowledged by it; where the disk fails, the
         grant still holds for everything that lowers power. Its lease runs from `seen_ns`, when it was seen at the API
-        server (None: now).
+        server (None: now). `acknowledged` is what had been acknowledged for the node when this agent began, by the API
+        server: of the same grant limits come to no more than that. None: nobody knows yet, and nothing is raised.
         """
         if self._observe:
             return False
@@ -143,36 +148,31 @@ class Enforcer:
             state.invalid_grant = str(error)
             return False
         state.invalid_grant = state.stale_grant = None
-        accepted = None if state.grant is None else state.grant.version
-        if state.grant is not None and is_another(grant, state.grant):
-            # The GPUNode was made anew, and its versions began anew: the next one will say what holds.
-            state.confirmed = False
+        refusal = refusal_of(grant, state.grant)
+        if refusal is not None:
+            # Another one of that version: the GPUNode was made anew, and its versions began anew. The next one will do.
+            state.confirmed = state.confirmed and refusal.reason != ANOTHER
             state.counts.refused_grants += 1
-            state.stale_grant = f"grant {tuple(grant.version)} is not the one of that version that was accepted before"
-            self._log.warning("grant refused", reason="Another", version=tuple(grant.version))
+            state.stale_grant = refusal.words
+            self._log.warning("grant refused", reason=refusal.reason, detail=refusal.words)
             return False
-        if grant.version == accepted:
-            newly_confirmed, state.confirmed = not state.confirmed, True
-            return newly_confirmed
-        if not supersedes(grant.version, accepted):
-            state.counts.refused_grants += 1
-            new, old = tuple(grant.version), tuple(accepted or ())
-            state.stale_grant = f"grant {new} is below {old}, which was accepted before"
-            self._log.warning("grant refused", reason="Stale", version=new, accepted=old)
-            return False
-        state.grant, state.confirmed = grant, True
-        state.lease = self._lease_from(seen_ns, grant)
-        with contextlib.suppress(JournalError):
-            self._journal.note(Accepted.of(grant, state.lease))
-        self._follow(grant, under_new_grant(state.brakes, grant, state.brakes_seen))
-        self._log.info(
-            "grant accepted",
-            epoch=grant.epoch,
-            generation=grant.generation,
-            bound_milliwatts=grant.bound.limit_milliwatts,
-            jobs=len(grant.jobs),
-        )
-        return True
+        known, newer = acknowledged is not None, state.grant is None or grant.version > state.grant.version
+        newly_confirmed, state.confirmed = known and not state.confirmed, known or state.confirmed
+        followed = state.brakes
+        if newer:
+            state.grant, state.lease = grant, self._lease_from(seen_ns, grant)
+            with contextlib.suppress(JournalError):
+                self._journal.note(Accepted.of(grant, state.lease))
+            followed = under_new_grant(followed, grant, state.brakes_seen)
+            version, bound = grant.version, grant.bound.limit_milliwatts
+            self._log.info("grant accepted", **version._asdict(), bound_milliwatts=bound, jobs=len(grant.jobs))
+        held = with_acknowledged(followed, grant, acknowledged or ())
+        if held != followed:
+            self._log.warning("held to what was acknowledged under brakes that are forgotten")
+        if newer or held != followed:
+            self._follow(grant, held)
+            return True
+        return newly_confirmed
 
     def take_brakes(self, seen: Seen) -> bool:
         """Take in every PowerBrake as it is now; True where limits may have to change. No grant is raised by any."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
-from flyball_api.grant import Grant, GrantVersion, read_grant
+from flyball_api.grant import Grant, read_grant
 from flyball_api.reading import InvalidObject
 
 
@@ -24,11 +25,26 @@ def accepted_grant(spec: object) -> Grant:
     return grant
 
 
-def is_another(new: Grant, accepted: Grant) -> bool:
-    """Whether a grant is not the accepted one although it has its version, by their digests (where both have one)."""
-    return new.version == accepted.version and "" not in (new.digest, accepted.digest) and new.digest != accepted.digest
+class Refusal(NamedTuple):
+    """Why a sound grant is not taken: what for, in one word, and as a sentence."""
+
+    reason: str
+    words: str
 
 
-def supersedes(new: GrantVersion, accepted: GrantVersion | None) -> bool:
-    """Whether a grant of that version is newer than the last accepted one."""
-    return accepted is None or new > accepted
+ANOTHER, STALE = "Another", "Stale"
+
+
+def refusal_of(new: Grant, accepted: Grant | None) -> Refusal | None:
+    """Why a grant is refused beside the one that was accepted last; None for that one itself, and for newer ones.
+
+    It is another one of that version where their digests differ (where both have one).
+    """
+    if accepted is None or new.version > accepted.version:
+        return None
+    version, last = tuple(new.version), tuple(accepted.version)
+    if version < last:
+        return Refusal(STALE, f"grant {version} is below {last}, which was accepted before")
+    if "" in (new.digest, accepted.digest) or new.digest == accepted.digest:
+        return None
+    return Refusal(ANOTHER, f"grant {version} is not the one of that version that was accepted before")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
+from flyball_api.gpu_node import Acknowledgement
 from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
@@ -106,10 +107,12 @@ class Governor:
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
-    def accept_spec(self, spec: object, *, seen_ns: int | None = None) -> None:
-        """The node's GPUNode was seen with this spec, now or at `seen_ns`."""
+    def accept_spec(
+        self, spec: object, acknowledged: Sequence[Acknowledgement] | None = (), *, seen_ns: int | None = None
+    ) -> None:
+        """The node's GPUNode was seen with this spec, now or at `seen_ns`; `acknowledged` is as for `Enforcer.accept`."""
         self._operator_may_renew = True
-        if self.enforcer.accept(spec, seen_ns=seen_ns):
+        if self.enforcer.accept(spec, seen_ns=seen_ns, acknowledged=acknowledged):
             self._hand_out(self._pods)  # a grant names its pods' UIDs, which the kubelet does not
             self._wake.set()
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from flyball_api.gpu_node import DriverSession
+from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_kube.backoff import Backoff
 from flyball_kube.logs import get_logger
 
@@ -95,9 +95,10 @@ class EnforcerLink:
     def state(self) -> AgentState:
         return self._state
 
-    def accept_spec(self, spec: object) -> None:
+    def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
         self._newest.pop(SpecGone, None)
-        self._pass_on(SpecSeen(spec, self._clock_ns()))
+        known = None if acknowledged is None else tuple(acknowledged)
+        self._pass_on(SpecSeen(spec, self._clock_ns(), known))
 
     def spec_gone(self) -> None:
         self._newest.pop(SpecSeen, None)

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from flyball_api.gpu_node import Acknowledgement
 from flyball_api.power_brake import PowerBrake
 from msgspec import Struct
 
@@ -31,10 +32,14 @@ MAX_TO_AGENT_BYTES = 2 * 1024 * 1024
 
 
 class SpecSeen(Struct, frozen=True, tag=True):
-    """GPUNode.spec, as it stood at the API server at `seen_ns` of CLOCK_BOOTTIME."""
+    """GPUNode.spec, as it stood at the API server at `seen_ns` of CLOCK_BOOTTIME.
+
+    `acknowledged` is what had been acknowledged there before this line; None where that is not known yet.
+    """
 
     spec: Any
     seen_ns: int
+    acknowledged: tuple[Acknowledgement, ...] | None = ()
 
 
 class SpecGone(Struct, frozen=True, tag=True):

@@ -118,7 +118,7 @@ class EnforcerServer:
         governor = self._governor
         match message:
             case SpecSeen():
-                governor.accept_spec(message.spec, seen_ns=message.seen_ns)
+                governor.accept_spec(message.spec, message.acknowledged, seen_ns=message.seen_ns)
             case SpecGone():
                 governor.spec_gone()
             case OperatorSeen():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from flyball_api.gpu_node import GpuNodeStatus
+from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
@@ -43,7 +43,7 @@ class Governing(Protocol):
     @property
     def state(self) -> AgentState: ...
 
-    def accept_spec(self, spec: object) -> None: ...
+    def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None: ...
 
     def spec_gone(self) -> None: ...
 
@@ -118,12 +118,12 @@ class NodeAgent:
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
-    def accept_spec(self, spec: object) -> None:
-        """The node's GPUNode was seen with this spec."""
+    def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
+        """The node's GPUNode was seen with this spec; `acknowledged` is as for `Enforcer.accept`."""
         if spec != self._last_spec:
             self._last_spec = spec
             self._look.set()
-        self._governor.accept_spec(spec)
+        self._governor.accept_spec(spec, acknowledged)
 
     def spec_gone(self) -> None:
         """The GPUNode was deleted."""

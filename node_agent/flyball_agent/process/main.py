@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 from flyball_kube.logs import get_logger
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
@@ -114,7 +115,7 @@ async def _run(options: AgentOptions, version: str) -> None:
             channel = GpuNodeChannel(session, agent, status_interval_seconds=options.status_interval_seconds)
             if link is not None:
                 connected = asyncio.Event()
-                link.on_connected = connected.set
+                link.on_connected = partial(_line_is_there, connected, channel)
                 work.append(_reread_for_each_line(connected, channel, brake_watch))
             work += [lease_watch.run(), brake_watch.run(), _follow(session, channel)]
         await until_one_ends(*work)
@@ -126,6 +127,11 @@ async def _connect(options: AgentOptions, stack: contextlib.AsyncExitStack) -> A
     session = await ApiSession.connect(options.kubeconfig, timeout_seconds=API_TIMEOUT_SECONDS, lean=True)
     stack.push_async_callback(session.close)
     return session
+
+
+def _line_is_there(connected: asyncio.Event, channel: GpuNodeChannel) -> None:
+    channel.governor_is_new()
+    connected.set()
 
 
 async def _reread_for_each_line(connected: asyncio.Event, channel: GpuNodeChannel, brake_watch: BrakeWatch) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from flyball_agent.cluster.brake_watch import BrakeWatch
 from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
+from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec, power_brake_object
 from flyball_api.units import NodeMilliwatts
+from flyball_api.writing import to_patch
 from flyball_kube.errors import ApiUnreachable
 from flyball_kube.session import ApiSession
 from msgspec.structs import replace
@@ -37,6 +39,7 @@ class Agent:
         enforced = SimpleNamespace(acknowledged=None)
         self.state: Any = SimpleNamespace(counts=SimpleNamespace(rounds=1), enforced=enforced, node="a", version="1")
         self.specs: list[object] = []
+        self.acknowledged: Sequence[Acknowledgement] | None = ()
 
     def say(self, news: str) -> None:
         self.significant = (news,)
@@ -51,8 +54,9 @@ class Agent:
 
     def status_published(self, round_number: int) -> None: ...
 
-    def accept_spec(self, spec: object) -> None:
+    def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
         self.specs.append(spec)
+        self.acknowledged = acknowledged
 
     def spec_gone(self) -> None:
         self.specs.append(None)
@@ -65,7 +69,12 @@ class Server(MemorySession):
         super().__init__(Link(Network(api), random.Random(1)), 10.0)
         self.api = api
         self.patches: list[Json] = []
-        self.loses = False
+        self.loses = self.hides_brakes = False
+
+    async def get(self, path: str, **params: str) -> Json:
+        if self.hides_brakes and "brakeacknowledgements" in path:
+            raise ApiUnreachable("the test lets nobody ask for that")
+        return await super().get(path, **params)
 
     async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
         self.patches.append(body)
@@ -101,6 +110,45 @@ def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]]) -> 
         loop.run_until_complete(all_of_it())
     finally:
         loop.close()
+
+
+def test_a_governor_hears_what_was_acknowledged_before_it_as_soon_as_the_api_server_says_it() -> None:
+    """By the small object, too, which is ahead of the status; what is acknowledged later is its own."""
+    in_status, of_brake = (Acknowledgement(1, 2, NodeMilliwatts(bound)) for bound in (500, 300))
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node(epoch=1)
+        await asyncio.sleep(1.0)
+        assert agent.acknowledged == ()
+        server.api.put("brakeacknowledgements", brake_acknowledgement_object("a", "uid", of_brake))
+        channel.governor_is_new()
+        server.make_node(epoch=2)
+        await server.patch(STATUS, {"status": {"acknowledged": to_patch(in_status)}})
+        await asyncio.sleep(1.0)
+        assert agent.specs[-1] == {"epoch": 2}
+        assert agent.acknowledged is None, "nobody has read it"
+        reading = asyncio.create_task(channel.reread())
+        await asyncio.sleep(1.0)
+        assert agent.acknowledged == (in_status, of_brake)
+        await reading
+
+    play(course)
+
+
+def test_what_was_acknowledged_is_not_known_while_the_api_server_cannot_say_it() -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.hides_brakes = True
+        channel.governor_is_new()
+        reading = asyncio.create_task(channel.reread())
+        server.make_node(epoch=1)
+        await asyncio.sleep(60.0)
+        assert agent.specs[-1] == {"epoch": 1}
+        assert agent.acknowledged is None
+        server.hides_brakes = False
+        await reading
+        assert agent.acknowledged == ()
+
+    play(course)
 
 
 def test_nothing_is_reported_of_a_governor_that_makes_no_rounds() -> None:

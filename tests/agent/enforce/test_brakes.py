@@ -13,14 +13,16 @@ from flyball_agent.enforce.brakes import (
     everything_lowered,
     lowest_bound,
     under_new_grant,
+    with_acknowledged,
     with_seen,
 )
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.enforcer import Enforcer
-from flyball_agent.enforce.gpu_state import GpuState, PodName
+from flyball_agent.enforce.gpu_state import COMING_NS, GpuState, PodName
 from flyball_agent.enforce.journal import Disk, Journal
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
+from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
@@ -225,6 +227,39 @@ def test_between_two_grants_nothing_is_ever_raised(history: list[tuple[str, obje
         assert braked(under, followed).bound.limit_milliwatts <= before
 
 
+# --- what was acknowledged under brakes that nobody remembers ------------------------------------------------------------
+
+
+def acknowledgement(generation: int, bound: int | None) -> Acknowledgement:
+    held = None if bound is None else NodeMilliwatts(bound)
+    return Acknowledgement(1, generation, NodeMilliwatts(bound or 0), bound_milliwatts=held)
+
+
+@given(
+    limits=st.lists(st.integers(1, 1_000_000), max_size=4),
+    share=st.none() | st.integers(0, 1_000_000),
+    bounds=st.lists(st.none() | st.integers(0, 5_000_000), max_size=3),
+)
+@settings(max_examples=examples(400), deadline=None)
+def test_limits_come_to_no_more_than_was_acknowledged_and_to_no_more_than_before(
+    limits: list[int], share: int | None, bounds: list[int | None]
+) -> None:
+    under = grant(3, ("hall", (0, 0)), limits=tuple(limits))
+    followed: Followed = {} if share is None else with_seen({}, under, {"hall": brake("hall", (1, 1), share)})
+    before = braked(under, followed).bound.limit_milliwatts
+    held = with_acknowledged(followed, under, [acknowledgement(3, bound) for bound in bounds])
+    after = braked(under, held).bound.limit_milliwatts
+    known = [bound for bound in bounds if bound is not None]
+    assert after <= before
+    assert after <= min(known, default=before) or everything_lowered(held)
+    assert (held == followed) == (min(known, default=before) >= before)
+    assert not everything_lowered(held) or min(known) < under.lowered(0).bound.limit_milliwatts
+    assert with_acknowledged(followed, under, [acknowledgement(2, 0), acknowledgement(4, 0)]) == followed
+    # Of no cap, it is ended by the next grant; the cap's own brake by one that was made with it.
+    assert under_new_grant(held, grant(4, ("hall", (1, 0))), None) == followed
+    assert under_new_grant(held, grant(4, ("hall", (1, 1))), None) == {}
+
+
 # --- in the enforcer ----------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +375,58 @@ def test_without_its_journal_an_agent_raises_nothing_before_it_has_seen_the_brak
     rig.see(brake("hall", (1, 1), 250_000))
     assert rig.limits == [150_000] * 2
     assert rig.acknowledged == (1, 300_000, 300_000)
+
+
+@pytest.mark.parametrize("lost", ["the journal", "its last lines"])
+def test_what_was_acknowledged_holds_where_neither_journal_nor_api_server_know_the_brake(rig: Rig, lost: str) -> None:
+    """Somebody put the journal of before the brake back, and somebody deleted the brake."""
+    before = rig.journal.path.read_bytes()
+    rig.see(brake("hall", (1, 1), 250_000))
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    rig.enforcer.close()
+    if lost == "the journal":
+        rig.journal.path.unlink()
+    else:
+        rig.journal.path.write_bytes(before)
+    rig.start()
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(1), acknowledged=None)
+    rig.step()
+    assert rig.limits == [150_000] * 2
+    assert not rig.enforcer.state.may_raise
+    assert rig.enforcer.accept(granted(1), acknowledged=(acknowledged,))
+    assert not rig.enforcer.accept(granted(1), acknowledged=(acknowledged,))
+    assert rig.enforcer.state.may_raise
+    rig.step(COMING_NS / SECOND)  # what the journal knows as set last may have come until now
+    assert rig.limits == [150_000] * 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+    rig.restart()
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(1), acknowledged=(acknowledged,))
+    rig.step()
+    assert rig.limits == [150_000] * 2
+    assert rig.enforcer.accept(granted(2, 200_000, (1, 1)), acknowledged=(acknowledged,))
+    rig.step()
+    assert rig.limits == [200_000] * 2
+    assert rig.acknowledged == (2, 400_000, 400_000)
+
+
+def test_a_grant_that_the_journal_has_lost_is_held_as_it_was_acknowledged(rig: Rig) -> None:
+    before = rig.journal.path.read_bytes()
+    rig.enforcer.accept(granted(2, 400_000))
+    rig.step()
+    rig.see(brake("hall", (1, 1), 0))
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    rig.enforcer.close()
+    rig.journal.path.write_bytes(before)
+    rig.start()
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(2, 400_000), acknowledged=(acknowledged,))
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits == [100_000] * 2
+    assert rig.acknowledged == (2, 200_000, 200_000)
 
 
 def test_a_brake_waits_for_no_disk_but_its_acknowledgement_does(tmp_path: Path) -> None:

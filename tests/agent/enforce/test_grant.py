@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from flyball_agent.enforce.grant import accepted_grant, is_another, supersedes
-from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound, grant_spec
+from flyball_agent.enforce.grant import ANOTHER, STALE, accepted_grant, refusal_of
+from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound, grant_spec
 from flyball_api.reading import InvalidObject
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 JOB = {
     "namespace": "research",
@@ -88,11 +87,33 @@ def test_what_is_not_sound_is_refused_with_a_sentence(change: dict[str, Any], me
         accepted_grant({**SPEC, **change})
 
 
-def test_only_a_higher_version_supersedes() -> None:
-    assert supersedes(GrantVersion(0, 0), None)
-    assert supersedes(GrantVersion(2, 1), GrantVersion(1, 9))
-    assert not supersedes(GrantVersion(1, 9), GrantVersion(1, 9))
-    assert not supersedes(GrantVersion(1, 99), GrantVersion(2, 1))
+def of_version(epoch: int, generation: int, digest: str = "") -> Grant:
+    return Grant(epoch, generation, 10, PowerBound(NodeMilliwatts(5)), digest=digest)
+
+
+@pytest.mark.parametrize(
+    ("new", "accepted", "reason"),
+    [
+        (of_version(0, 0), None, None),
+        (of_version(2, 1), of_version(1, 9), None),
+        (of_version(1, 9), of_version(1, 9), None),
+        (of_version(1, 8), of_version(1, 9), STALE),
+        (of_version(1, 99), of_version(2, 1), STALE),
+        (of_version(1, 9, "a"), of_version(1, 9, "a"), None),
+        (of_version(1, 9, "b"), of_version(1, 9, "a"), ANOTHER),
+        (of_version(1, 9), of_version(1, 9, "a"), None),
+        (of_version(1, 9, "b"), of_version(1, 9), None),
+        (of_version(1, 8, "b"), of_version(1, 9, "a"), STALE),
+        (of_version(2, 0, "b"), of_version(1, 9, "a"), None),
+    ],
+)
+def test_what_is_below_the_last_grant_or_another_of_its_version_is_refused(
+    new: Grant, accepted: Grant | None, reason: str | None
+) -> None:
+    """It is another one only where both say so: an older agent's and an older operator's have no digest."""
+    refusal = refusal_of(new, accepted)
+    assert (None if refusal is None else refusal.reason) == reason
+    assert refusal is None or f"grant {tuple(new.version)}" in refusal.words
 
 
 JSON = st.recursive(
@@ -114,12 +135,3 @@ def test_nothing_but_a_refusal_comes_of_any_garbage(changes: dict[str, Any], any
         else:
             assert accepted_grant(grant_spec(grant)) == grant
         assert len(refusal) < 500
-
-
-def test_a_grant_of_the_same_version_is_another_one_only_where_both_say_so() -> None:
-    first = Grant(1, 2, 10, PowerBound(NodeMilliwatts(5)), digest="a")
-    assert not is_another(replace(first), first)
-    assert is_another(replace(first, digest="b"), first)
-    assert not is_another(replace(first, digest=""), first)
-    assert not is_another(replace(first, digest="b"), replace(first, digest=""))
-    assert not is_another(replace(first, digest="b", generation=3), first)
