@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,6 +88,7 @@ class Site:
         self.logs = self.directory / "logs"
         self.logs.mkdir()
         self.parts: dict[str, Process] = {}
+        self._last_commands: dict[str, list[str]] = {}
         self._commands: dict[str, Callable[[], list[str]]] = {
             **{name: partial(self._agents_command, number) for number, name in enumerate(plan.agent_hosts)},
             WORKLOAD: lambda: self._processes.workload_command(*self.plan.workload_arguments),
@@ -149,11 +150,18 @@ class Site:
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def start_part(self, name: str) -> Process:
-        """Start a part (again): one of the plan's `agent_hosts`, WORKLOAD, REFEREE, OPERATOR."""
-        process = Process.spawn(
-            name, self._commands[name](), log_path=self.logs / f"{name}.log", environment=quiet_threads()
-        )
+    def start_part(self, name: str, environment: Mapping[str, str] = {}) -> Process:
+        """Start a part (again), with more in its environment: one of the `agent_hosts`, WORKLOAD, REFEREE, OPERATOR."""
+        return self._spawn(name, self._commands[name](), environment)
+
+    def start_part_as_before(self, name: str) -> Process:
+        """Start a part again with the command line that it had, as a kubelet does, which asks nobody."""
+        return self._spawn(name, self._last_commands[name], {})
+
+    def _spawn(self, name: str, command: list[str], environment: Mapping[str, str]) -> Process:
+        log, variables = self.logs / f"{name}.log", {**quiet_threads(), **environment}
+        process = Process.spawn(name, command, log_path=log, environment=variables)
+        self._last_commands[name] = command
         self.parts[name] = process
         return process
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.components import API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
 from flyball_testbed.parts import AGENTS, OPERATOR
 
-from tests.support.site_bench import Bench, condition
+from tests.support.site_bench import GROUP, Bench, condition
 
 LONG = 1_000_000
 KILLS = 6  # each of the parts that die, at each of the steps; tests/schedules has them die by the thousand
@@ -80,19 +83,59 @@ def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callabl
     control_plane = bench.site.cluster.control_plane
     bench.wait(lambda: bench.limits_watts() > bench.floor_watts(), lambda: "the jobs' limits raised")
     # Shorter than the grants' lease (15 s): the agents hold what they have.
-    control_plane.kill_component("kube-apiserver")
+    control_plane.kill_component(API_SERVER)
     ends = time.monotonic() + 7
     held = settled_limits_watts(bench)  # a grant may have been on its way
     assert held > bench.floor_watts()
     while time.monotonic() < ends:
         assert bench.limits_watts() == held
         time.sleep(0.5)
-    control_plane.start_component("kube-apiserver")
+    control_plane.start_component(API_SERVER)
     bench.wait_enforced("site", int(full * 0.8))
     # Longer: they step down to the floor by themselves, and come back when it does.
-    control_plane.kill_component("kube-apiserver")
+    control_plane.kill_component(API_SERVER)
     bench.wait_at_floor()
-    control_plane.start_component("kube-apiserver")
+    control_plane.start_component(API_SERVER)
+    bench.wait(lambda: bench.limits_watts() > bench.floor_watts(), lambda: "limits raised again")
+    for index in range(2):
+        bench.wait_running(f"load-{index}")
+    bench.set_cap("site", int(full * 0.5))
+    bench.wait_enforced("site", int(full * 0.5))
+    assert bench.overshoot_watts("site") == 0.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_agents_and_operator_that_start_while_the_api_server_is_away_raise_nothing(
+    make_site: Callable[..., Bench],
+) -> None:
+    """Agents have their journals alone, which are from before a cut: what stands is held to the end of its lease."""
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    bench.wait(lambda: bench.limits_watts() > full // 2, lambda: "the jobs' limits raised")
+    control_plane, nodes = bench.site.cluster.control_plane, bench.site.cluster.node_names()
+    before = {journal: journal.read_bytes() for journal in bench.site.agents.glob("*.journal")}
+    bench.set_cap("site", full // 2)
+    bench.wait_enforced("site", full // 2)
+    control_plane.kill_component(API_SERVER)
+    held = settled_limits_watts(bench)  # a grant may have been on its way
+    for part in (OPERATOR, AGENTS):
+        bench.site.parts[part].kill()
+    for journal, content in before.items():
+        journal.write_bytes(content)
+    for part in (AGENTS, OPERATOR):
+        bench.site.start_part_as_before(part)
+    bench.wait(lambda: all(map(bench.site.agent_runs, nodes)), lambda: "the agents run without an API server")
+    most = held
+
+    def at_floor() -> bool:
+        nonlocal most
+        most = max(most, now := bench.limits_watts())
+        return now <= bench.floor_watts()
+
+    bench.wait(at_floor, lambda: f"limits at {bench.limits_watts()} W: the leases have ended")
+    assert most == held
+    control_plane.start_component(API_SERVER)
     bench.wait(lambda: bench.limits_watts() > bench.floor_watts(), lambda: "limits raised again")
     for index in range(2):
         bench.wait_running(f"load-{index}")
@@ -182,3 +225,92 @@ def test_a_leader_stopped_past_its_lease_counts_for_nothing(make_site: Callable[
         assert bench.overshoot_watts("site") == 0.0
     finally:
         first.stop(10)
+
+
+def clock_off(seconds: int) -> dict[str, str]:
+    """What makes a process' wall clock show another time; its other clocks stay as they are."""
+    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not libraries:
+        pytest.skip("nothing here sets the clock of a process (apt-get install faketime)")
+    return {
+        "LD_PRELOAD": str(libraries[0]),
+        "FAKETIME": f"{seconds:+d}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+
+
+def window(name: str, hours_from_now: float, watts: int) -> Json:
+    """A window of the schedule that is open for an hour around then."""
+    middle = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours_from_now)
+    start, end = (middle + timedelta(minutes=minutes) for minutes in (-30, 30))
+    return {"name": name, "start": start.isoformat(), "end": end.isoformat(), "watts": watts}
+
+
+def clock_ahead_seconds(bench: Bench) -> float:
+    """What the operator's metrics say of its clock; 0 while there are none."""
+    try:
+        address = f"http://{bench.site.metrics_addresses()[OPERATOR]}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            found = re.search(r"^flyball_clock_ahead_seconds (\S+)$", answer.read().decode(), re.MULTILINE)
+    except OSError:
+        return 0.0
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("hours", [2, -2])
+def test_an_operator_whose_clock_is_two_hours_off_holds_a_schedule_by_both_and_its_successor_by_its_own(
+    make_site: Callable[..., Bench], hours: int
+) -> None:
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    high, true, false = (int(full * share) for share in (0.7, 0.5, 0.4))
+    bench.site.parts[OPERATOR].kill()
+    environment = clock_off(3600 * hours)
+    bench.site.start_part(OPERATOR, environment)
+    bench.wait(
+        lambda: abs(clock_ahead_seconds(bench) - 3600 * hours) < 60,
+        lambda: f"a clock that is {clock_ahead_seconds(bench)} s ahead",
+    )
+    now, then = window("now", 0, true), window("by-that-clock", hours, true)
+    for windows in ([now], [then], [now, then]):
+        bench.set_cap("site", high)
+        bench.wait_enforced("site", high)
+        bench.set_cap("site", high, schedule=windows)
+        status = bench.wait_enforced("site", true)["status"]
+        assert status["activeSchedule"] in [each["name"] for each in windows]
+    bench.set_cap("site", high, schedule=[now, {**then, "watts": false}])
+    bench.wait_enforced("site", false)
+    (old,) = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
+    bench.site.parts[OPERATOR].kill()
+    bench.site.start_part(OPERATOR)  # for which the Lease was renewed hours from now, or ago
+    bench.wait_enforced("site", true)
+    assert min(node["spec"]["epoch"] for node in bench.gpu_nodes()) > old
+    bench.wait(lambda: bench.limits_watts() > false, lambda: "limits raised to what the true time allows")
+    assert bench.overshoot_watts("site") == 0.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_thousand_jobs_at_once_hold_up_no_cut(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    names = [f"many-{index:03d}" for index in range(1000)]
+
+    def submit(name: str) -> None:
+        bench.submit(name, gpus=(1, 8), iterations=LONG)
+        if name == names[len(names) // 2]:
+            bench.set_cap("site", int(full * 0.4))
+
+    bench.api.for_each(submit, names)
+    bench.wait_enforced("site", int(full * 0.4))
+    assert bench.limits_watts() <= int(full * 0.4)
+
+    def undecided() -> list[str]:
+        jobs = bench.api.list_objects(f"{GROUP}/namespaces/{bench.namespace}/energyawarejobs")
+        return [job["metadata"]["name"] for job in jobs if not condition(job, "Admitted")]
+
+    bench.wait(lambda: not undecided(), lambda: f"{len(undecided())} jobs of which nothing is said", 90.0)
+    assert bench.overshoot_watts("site") == 0.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from flyball_testbed.controlplane import nodes
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.parts import AGENTS
 
@@ -170,6 +171,49 @@ def test_a_node_that_loses_its_label_still_counts_in_its_row(bench: Bench) -> No
         lambda: not remembered & (gpu_node(bench)["metadata"].get("annotations") or {}).keys(),
         lambda: f"neither label nor word is remembered: {gpu_node(bench)['metadata']}",
     )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_node_that_is_deleted_counts_in_its_row_and_when_it_is_registered_without_its_label(
+    make_site: Callable[..., Bench],
+) -> None:
+    bench = make_site(nodes=2)
+    gone, label = bench.site.cluster.node_names()[-1], f"{bench.namespace}-row"
+    bench.label_node(gone, label, "a")
+    row = bench.site.plan.gpus_per_node * bench.site.plan.constants.default_limit_milliwatts // 1000 - 100
+    bench.set_cap("tight", tight_watts(bench))
+    bench.set_cap("row", row, nodeSelector={"matchLabels": {label: "a"}})
+    bench.submit("load", gpus=(16, 16), iterations=1_000_000, batch=512, objective="Time")
+    bench.wait_running("load")
+    for name, watts in (("tight", tight_watts(bench)), ("row", row)):
+        bench.wait_enforced(name, watts)
+    held = bench.limits_watts()
+    nodes.delete_nodes(bench.api, [gone])
+
+    def doubted(name: str) -> bool:
+        cap = bench.cap(name)
+        says = condition(cap, "Enforced"), reason(cap, "Enforced")
+        return says == ("Unknown", "ProofStale") and gone in message(cap, "Enforced")
+
+    for name in ("tight", "row"):
+        bench.wait(lambda name=name: doubted(name), lambda name=name: f"doubted: {bench.cap(name)}")  # type: ignore[misc]
+    assert (bench.cap("row") or {})["status"]["nodes"] == 1
+    assert bench.limits_watts() <= held
+
+    def forgotten() -> bool:
+        """Nothing of it is on its way any more: the pods of before, its kubelet's Lease."""
+        pods = bench.api.list_objects("/api/v1/pods")
+        bound = any(pod["spec"].get("nodeName") == gone for pod in pods)
+        return not bound and bench.api.get_or_none(f"{nodes.NODE_LEASES}/{gone}") is None
+
+    bench.wait(forgotten, lambda: f"nothing is left of {gone}", 90.0)
+    nodes.create_nodes(bench.api, [nodes.gpu_node(gone)])
+    bench.wait(lambda: bench.site.agent_runs(gone), lambda: f"the agent of {gone} runs again")
+    for name, watts in (("tight", tight_watts(bench)), ("row", row)):
+        bench.wait_enforced(name, watts)
+    assert (bench.cap("row") or {})["status"]["nodes"] == 1
+    assert bench.overshoot_watts("tight") == bench.overshoot_watts("row") == 0.0
 
 
 def test_an_agent_that_starts_on_a_sick_disk_raises_nothing_and_says_so_until_it_is_well(bench: Bench) -> None:

@@ -3,7 +3,8 @@
 Each agent has what it would have on its node: its own hardware, journal and sockets, and its own credential, a token
 bound to its node's pod of the agents' DaemonSet, so that RBAC and the admission policy hold it to its own GPUNode.
 An agent lives as long as its pod does: it starts when the pod runs, ends with it, and is started again if it fails, as
-the kubelet would. Journals and hardware are files, so that the process can be killed at any moment and started again.
+the kubelet would, also while the API server is away. Journals, hardware and credentials are files, so that the process
+can be killed at any moment and started again.
 """
 
 from __future__ import annotations
@@ -90,10 +91,10 @@ class AgentHost:
                 asked_at = time.monotonic()
                 try:
                     pods = await asyncio.to_thread(agent_pods, self._control_plane.api)
-                except Exception as error:  # the API server may be away for a while: the agents go on
+                except Exception as error:  # the API server may be away for a while
                     logger.warning("agents' pods unknown", error=str(error))
-                else:
-                    await self._follow(pods)
+                    pods = self._last_pods()
+                await self._follow(pods)
                 # A list of a thousand pods is work for the API server, and for this process.
                 await asyncio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (time.monotonic() - asked_at)))
         finally:
@@ -109,6 +110,22 @@ class AgentHost:
             if ours and node not in self._running and hardware_path(self._settings.hardware, node).exists():
                 self._running[node] = (pod, asyncio.create_task(self._keep_running(node, pod)))
 
+    def _last_pods(self) -> dict[str, str]:
+        """The pods that agents have run for here: a kubelet starts their containers again without asking anybody."""
+        return {path.stem: path.read_text(encoding="utf-8") for path in self._settings.state.glob("*.pod")}
+
+    def _credential(self, node: str, pod: str) -> Path:
+        """A kubeconfig with a new token of the pod; with the last one while there is nobody to give a new one."""
+        path, last = (self._settings.state / f"{node}.{suffix}" for suffix in ("kubeconfig", "pod"))
+        try:
+            self._control_plane.service_account_kubeconfig(DEFAULT_NAMESPACE, AGENT, pod=pod, path=path)
+        except Exception:
+            if not last.exists() or last.read_text(encoding="utf-8") != pod:
+                raise
+        else:
+            last.write_text(pod, encoding="utf-8")
+        return path
+
     async def _stop(self, nodes: list[str]) -> None:
         tasks = [self._running.pop(node)[1] for node in nodes]
         for task in tasks:
@@ -121,13 +138,7 @@ class AgentHost:
             try:
                 async with contextlib.AsyncExitStack() as starting:
                     await starting.enter_async_context(self._starts)
-                    kubeconfig = await asyncio.to_thread(
-                        self._control_plane.service_account_kubeconfig,
-                        DEFAULT_NAMESPACE,
-                        AGENT,
-                        pod=pod,
-                        path=self._settings.state / f"{node}.kubeconfig",
-                    )
+                    kubeconfig = await asyncio.to_thread(self._credential, node, pod)
                     connecting = ApiSession.connect(kubeconfig, timeout_seconds=API_TIMEOUT_SECONDS)
                     async with await connecting as session:
                         await self._run_agent(node, session, starting)
