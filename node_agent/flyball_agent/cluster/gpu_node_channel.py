@@ -48,6 +48,7 @@ class GpuNodeChannel:
         self._acknowledged: Acknowledgement | None = None  # the last one that was published, in whichever object
         # What had been acknowledged when this agent or its governor began; None until the API server has said it.
         self._acknowledged_before: tuple[Acknowledgement, ...] | None = None
+        self._recalled = asyncio.Event()
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -69,6 +70,7 @@ class GpuNodeChannel:
     def governor_is_new(self) -> None:
         """Another governor has started: what was acknowledged before it is to be read anew."""
         self._acknowledged_before = None
+        self._recalled.clear()
 
     async def reread(self) -> None:
         """See at the API server anew what there is of this node, and hand it on: for a governor that has just started."""
@@ -89,6 +91,7 @@ class GpuNodeChannel:
                 self._log.warning("not known what was acknowledged", error=str(error) or repr(error))
                 await backoff.pause()
         self._acknowledged_before = found
+        self._recalled.set()
         self._node_changed(self._agent.node)
 
     async def _acknowledged_in_status(self) -> list[Acknowledgement]:
@@ -137,6 +140,7 @@ class GpuNodeChannel:
         overtaken = 0  # how often in a row somebody else's write came first
         while True:
             await self._present.wait()
+            await self._recalled.wait()  # what is written takes the place of what was acknowledged before
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._agent.changed.wait()
@@ -150,7 +154,8 @@ class GpuNodeChannel:
                 # Nobody may take an old state for a proof: the operator goes by the age of the last report.
                 self._agent.round_made.clear()
                 await self._agent.round_made.wait()
-            if not self._present.is_set():  # it went meanwhile, and a report is of one object, or of the next one
+            if not (self._present.is_set() and self._recalled.is_set()):
+                # It went meanwhile, and a report is of one object, or of the next one; or the governor did.
                 self._agent.changed.set()
                 continue
             rounds = self._agent.state.counts.rounds

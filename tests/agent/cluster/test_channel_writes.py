@@ -135,6 +135,24 @@ def test_a_governor_hears_what_was_acknowledged_before_it_as_soon_as_the_api_ser
     play(course)
 
 
+def test_of_a_governor_that_comes_while_a_report_waits_nothing_is_written_before_that_is_known() -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node(epoch=1)
+        await asyncio.sleep(1.0)
+        agent.fresh = False
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        channel.governor_is_new()
+        agent.make_round()
+        await asyncio.sleep(60.0)
+        assert server.stands() == "first"
+        await channel.reread()
+        await asyncio.sleep(1.0)
+        assert server.stands() == "second"
+
+    play(course)
+
+
 def test_what_was_acknowledged_is_not_known_while_the_api_server_cannot_say_it() -> None:
     async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
         server.hides_brakes = True
@@ -144,6 +162,7 @@ def test_what_was_acknowledged_is_not_known_while_the_api_server_cannot_say_it()
         await asyncio.sleep(60.0)
         assert agent.specs[-1] == {"epoch": 1}
         assert agent.acknowledged is None
+        assert server.stands() is None, "it would take the place of what is to be read"
         server.hides_brakes = False
         await reading
         assert agent.acknowledged == ()
