@@ -62,11 +62,10 @@ def grant_targets(
     for name, info in sorted(nodes.items()):
         builder = _NodeTarget(info, rules.get(name, NO_RULES))
         on_node = (*present.get(name, ()), *coming.get(name, ()))
+        granted = {} if before is None else _as_granted(on_node, info, before.get(name), live)
         for pod in sorted(on_node, key=lambda item: (item.gated, item.name)):
-            if before is None:
-                builder.add(pod, _planned(pod, decisions, live, guard_fraction))
-            else:
-                builder.add(pod, _as_granted(pod, info, before.get(name), live))
+            planned = _planned(pod, decisions, live, guard_fraction) if before is None else granted.get(pod.uid)
+            builder.add(pod, planned)
         targets.append(builder.build(lease_seconds))
     return targets
 
@@ -176,21 +175,44 @@ def _planned(
 
 
 def _as_granted(
-    pod: PodView, info: NodeInfo, grant: Grant | None, incarnations: Mapping[tuple[str, int], IncarnationView]
-) -> _Wanted | None:
-    """What its node's grant gives a pod; None for one that is to leave, or that it does not have."""
-    if grant is None or pod.deleting or (pod.job_uid, pod.incarnation) not in incarnations:
-        return None
+    pods: Iterable[PodView],
+    info: NodeInfo,
+    grant: Grant | None,
+    incarnations: Mapping[tuple[str, int], IncarnationView],
+) -> dict[str, _Wanted]:
+    """What its node's grant gives each pod, by the pods' uids; nothing for one that is to leave, or that it does not have.
+
+    A grant says what all of its pods draw together: those that stay are expected to draw all of that but for what the
+    GPUs of the others count with now.
+    """
+    if grant is None:
+        return {}
+    pods = [pod for pod in pods if grant.entry_of(pod.name, pod.job_uid) is not None]
+    staying = {pod.uid: entry for pod in pods if (entry := _standing_entry(pod, grant, incarnations)) is not None}
+    limits = of_nodes(entry.limit_milliwatts for entry in staying.values())
+    expected = _expected_of_jobs(info, grant) - _expected_of_others(info, grant, pods, staying)
+    return {
+        uid: _Wanted(
+            entry.power_limit_milliwatts,
+            MilliwattsPerGpu(-(-entry.power_limit_milliwatts * max(0, expected) // max(1, limits))),
+            entry.clock_max_megahertz,
+        )
+        for uid, entry in staying.items()
+    }
+
+
+def _standing_entry(
+    pod: PodView, grant: Grant, incarnations: Mapping[tuple[str, int], IncarnationView]
+) -> JobGrant | None:
+    """A pod's entry in its node's grant; None for one that is to leave, or that the grant does not have."""
     entry = grant.entry_of(pod.name, pod.job_uid)
-    if entry is None or entry.incarnation != pod.incarnation or entry.pod_uid not in ("", pod.uid):
+    if entry is None or pod.deleting or (pod.job_uid, pod.incarnation) not in incarnations:
         return None
-    limit = entry.power_limit_milliwatts
-    expected, limits = _expected_of_jobs(info, grant)
-    return _Wanted(limit, MilliwattsPerGpu(-(-limit * expected // max(1, limits))), entry.clock_max_megahertz)
+    return entry if entry.incarnation == pod.incarnation and entry.pod_uid in ("", pod.uid) else None
 
 
-def _expected_of_jobs(info: NodeInfo, grant: Grant) -> tuple[NodeMilliwatts, NodeMilliwatts]:
-    """What all pods in a grant are expected to draw, at most, and what their limits add up to.
+def _expected_of_jobs(info: NodeInfo, grant: Grant) -> NodeMilliwatts:
+    """What all pods in a grant are expected to draw, at most.
 
     A grant says what its whole node is expected to draw: its GPUs without a pod as they are predicted to now, and what
     it has for GPUs of other pods no less than that.
@@ -198,7 +220,19 @@ def _expected_of_jobs(info: NodeInfo, grant: Grant) -> tuple[NodeMilliwatts, Nod
     limits = of_nodes(entry.limit_milliwatts for entry in grant.jobs)
     idle = idle_bound(info, 1)
     rest = max(0, grant.bound.limit_milliwatts - limits) * idle.expected_milliwatts // max(1, idle.limit_milliwatts)
-    return NodeMilliwatts(max(0, grant.bound.expected_milliwatts - rest)), NodeMilliwatts(limits)
+    return NodeMilliwatts(max(0, grant.bound.expected_milliwatts - rest))
+
+
+def _expected_of_others(
+    info: NodeInfo, grant: Grant, pods: Iterable[PodView], staying: Mapping[str, JobGrant]
+) -> NodeMilliwatts:
+    """What the GPUs of a grant's other entries count with now: idle, or at the smallest limit until their pod has left."""
+    idle, present = idle_bound(info, 1), {(pod.name, pod.job_uid) for pod in pods}
+    kept = {(entry.pod_name, entry.uid) for entry in staying.values()}
+    others = [entry for entry in grant.jobs if (entry.pod_name, entry.uid) not in kept]
+    leaving = sum(entry.gpus for entry in others if (entry.pod_name, entry.uid) in present)
+    gone = sum(entry.gpus for entry in others) - leaving
+    return NodeMilliwatts(leaving * idle.limit_milliwatts + gone * idle.expected_milliwatts)
 
 
 class _NodeTarget:

@@ -184,6 +184,33 @@ def test_a_new_leader_expects_of_a_grant_what_the_one_before_it_expected(
     assert was <= expected <= min(item.bound.limit_milliwatts, was + unknown + first + second)
 
 
+@given(
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    watts=st.tuples(st.floats(100.0, 400.0), st.floats(100.0, 400.0)),
+    predicted=st.tuples(st.floats(60.0, 400.0), st.floats(60.0, 400.0)),
+    leaves=st.sampled_from(["gone", "deleting"]),
+)
+@settings(deadline=None, max_examples=examples(50))
+def test_a_new_leader_expects_no_less_of_the_pods_that_stay_once_another_leaves(
+    sizes: tuple[int, int], watts: tuple[float, float], predicted: tuple[float, float], leaves: str
+) -> None:
+    """A grant says what its whole node draws, not which of its pods: the one that leaves may draw least."""
+    node = ready_node("a")
+    named = list(zip(("uid-x", "uid-y"), sizes, watts, predicted, strict=True))
+    decided = [decision(uid, ("a", gpus), watts=each, predicted_watts=draws) for uid, gpus, each, draws in named]
+    placed = [incarnation_view(uid, 1, ("a", gpus)) for uid, gpus, *_ in named]
+    pods = [running_pod(uid, "a", uid=uid, gpus=gpus) for uid, gpus, *_ in named]
+    planned = wanted([node], decided, placed, pods)["a"]
+    stands = {"a": Grant(1, 1, 60, planned.bound, jobs=planned.jobs)}
+    staying = pods[:1] if leaves == "gone" else [pods[0], replace(pods[1], deleting=True)]
+    by_plan = wanted([node], decided, placed, staying)["a"].bound
+    as_granted = wanted([node], (), placed, staying, before=stands)["a"].bound
+    assert as_granted.limit_milliwatts == by_plan.limit_milliwatts
+    # Nor more than of all together: that would lower others under a cap that is full.
+    before = planned.bound.expected_milliwatts
+    assert min(by_plan.expected_milliwatts, before) <= as_granted.expected_milliwatts <= before + sizes[0]
+
+
 @pytest.mark.parametrize(
     ("entry", "incarnations", "pod"),
     [
