@@ -53,6 +53,7 @@ class _Memory(Struct, frozen=True):
     ramp_at: float  # since when the ramp holds them below what is allowed, or the last evaluation, where it does not
     energy_period: EnergyPeriod | None
     at: float
+    now: datetime  # the same instant by the wall clock
     breach: Breach | None
     meter: MeterState | None = None
     overhead: Overhead = NOT_KNOWN
@@ -158,7 +159,8 @@ class CapTracker:
         ramp_age, budget_age = monotonic - memory.ramp_at, monotonic - memory.budget_at
         last_evaluation = LastEvaluation(memory.watts, ramp_age, period, held_watts, budget_age)
         effective = effective_cap(spec, last_evaluation, now, largest_watts, clock_ahead_seconds)
-        known = memory.known_change if memory.spec == spec else None
+        # A clock that was set back has changes before it again.
+        known = memory.known_change if memory.spec == spec and memory.now <= now else None
         if known is not None and known.until is not None and known.until <= now:
             known = None
         if known is None or not known.final:
@@ -206,6 +208,7 @@ class CapTracker:
             memory.ramp_at if held_by_ramp else monotonic,
             period,
             monotonic,
+            now,
             state.breach,
             state.meter,
             state.overhead,
@@ -268,6 +271,7 @@ def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:
         ramp_at=monotonic,
         energy_period=None if period is None else EnergyPeriod(period.start, period.consumed_kilojoules * 1e3),
         at=monotonic,
+        now=now,
         breach=None if breach is None else _recorded_breach(breach),
         uncharged_seconds=0.0 if charged_until is None else max(0.0, (now - charged_until).total_seconds()),
         counted=_counted(period),

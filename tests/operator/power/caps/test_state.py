@@ -711,6 +711,14 @@ def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
     assert site.publish(site.read())["nextChange"]["time"] == "2030-06-01T14:00:00Z"
 
 
+def test_a_clock_that_is_set_back_finds_the_changes_before_it_again() -> None:
+    noon = {"name": "noon", "cron": "0 12 * * *", "durationSeconds": 600, "watts": 1200}
+    site = Site(holding("a", 800), watts=2000, schedule=[noon])
+    site.read(1200.0)
+    site.now -= timedelta(hours=2)
+    assert site.publish(site.read())["nextChange"]["time"] == "2030-06-01T12:00:00Z"
+
+
 def test_a_change_behind_a_hundred_edges_that_change_nothing_is_found_in_the_cycles_that_follow() -> None:
     # Every half an hour something above the base opens and closes; on the third day at noon there is a drill below it.
     masked = {"name": "masked", "cron": "*/30 * * * *", "durationSeconds": 60, "watts": 3000}
