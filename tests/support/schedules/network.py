@@ -10,11 +10,14 @@ import copy
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime, timedelta
+from email.utils import format_datetime
 from typing import Any, Self
 
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.server_clock import ServerClock
 
+from tests.support.operator_objects import NOW
 from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of, selected_name
 
 LATENCY_SECONDS = 0.002
@@ -79,8 +82,10 @@ class Link:
         for stream in list(self._streams):
             stream.break_off()
 
-    def session(self, timeout_seconds: float = TIMEOUT_SECONDS) -> MemorySession:
-        return MemorySession(self, timeout_seconds)
+    def session(
+        self, timeout_seconds: float = TIMEOUT_SECONDS, wall_clock: Callable[[], datetime] | None = None
+    ) -> MemorySession:
+        return MemorySession(self, timeout_seconds, wall_clock)
 
     def send(self, work: Callable[[], Json], held_up: asyncio.Event | None = None) -> asyncio.Future[Json]:
         """Have the API server do `work`, or not, sooner or later; the answer comes, or never does."""
@@ -208,11 +213,15 @@ class _Stream:
 
 
 class MemorySession:
-    """What `ApiSession` is to the operator and the agents, over a link to the API server in memory."""
+    """What `ApiSession` is to the operator and the agents, over a link to the API server in memory.
 
-    def __init__(self, link: Link, timeout_seconds: float) -> None:
+    `wall_clock` is the machine's, which is compared with the server's; None: with none.
+    """
+
+    def __init__(self, link: Link, timeout_seconds: float, wall_clock: Callable[[], datetime] | None = None) -> None:
         self._link = link
         self._timeout_seconds = timeout_seconds
+        self._wall_clock = wall_clock
         self.server_clock = ServerClock()
         self._before_sending: Callable[[], None] = lambda: None
 
@@ -235,15 +244,20 @@ class MemorySession:
         timeout_seconds: float | None = None,
     ) -> Json:
         self._before_sending()
+        sent = None if self._wall_clock is None else self._wall_clock()
         api, selection = self._link.network.api, dict(params or {})
         held_up = self._link.held_up.pop((method, path), None)
         answer = self._link.send(lambda: api.handle(method, path, selection, body), held_up)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         given_up = asyncio.get_running_loop().call_later(seconds, _give_up, answer, f"{method} {path}", seconds)
         try:
-            return await answer
+            found = await answer
         finally:
             given_up.cancel()
+        if sent is not None and self._wall_clock is not None and self.server_clock.due(sent.timestamp()):
+            shown = format_datetime(NOW + timedelta(seconds=asyncio.get_running_loop().time()), usegmt=True)
+            self.server_clock.answered(shown, sent.timestamp(), self._wall_clock().timestamp())
+        return found
 
     async def get(self, path: str, **params: str) -> Json:
         return await self.request("GET", path, params=params)

@@ -252,10 +252,10 @@ class OperatorProcess:
         def since_boot() -> float:
             return loop.time() * clock_rate
 
-        session = cast(ApiSession, link.session())
-
         def wall_clock() -> datetime:
             return NOW + timedelta(seconds=loop.time() + wall_offset())
+
+        session = cast(ApiSession, link.session(wall_clock=wall_clock))
 
         async def least_epoch() -> int:
             await self.operator.wait_synced()
