@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from flyball_kube.backoff import FIRST_SECONDS, Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import LEASES
+from flyball_kube.server_clock import boottime_seconds
 from flyball_kube.session import ApiSession, JsonObject
 
 MAX_DURATION_SECONDS = 300  # no process of ours leads longer without a renewal: a longer duration found is a mistake
@@ -31,11 +31,6 @@ STORE_PUT_BACK = "the API server's versions went back, as after a restore of its
 
 class LeadershipLost(Exception):
     """The epoch under which something was decided is not held any more: nothing may be written in its name."""
-
-
-def boottime_seconds() -> float:
-    """Seconds since boot, counted through suspension too, untouched by changes of the wall clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaderLease:

@@ -204,6 +204,7 @@ async def test_a_new_operator_waits_for_pods_that_leave_after_their_job(namespac
 
 async def test_what_the_api_server_shows_of_its_clock_is_part_of_what_it_has() -> None:
     session = Lists()
+    session.server_clock = ServerClock(NOW.timestamp, lambda: 0.0)
     watches = await watches_of(session)
     assert watches.cluster().clock_ahead_seconds == 0.0
     session.server_clock.answered("Mon, 02 Mar 2026 12:00:00 GMT", NOW.timestamp(), NOW.timestamp())

@@ -18,8 +18,9 @@ import pytest_asyncio
 from flyball_kube.credentials import load_configuration
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import LEASES
+from flyball_kube.server_clock import boottime_seconds
 from flyball_kube.session import ApiSession, JsonObject
-from flyball_operator.writes.lease import MAX_DURATION_SECONDS, LeaderLease, LeadershipLost, boottime_seconds
+from flyball_operator.writes.lease import MAX_DURATION_SECONDS, LeaderLease, LeadershipLost
 
 from tests.support.waiting import PATIENCE_SECONDS, until
 

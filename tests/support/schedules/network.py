@@ -222,7 +222,8 @@ class MemorySession:
         self._link = link
         self._timeout_seconds = timeout_seconds
         self._wall_clock = wall_clock
-        self.server_clock = ServerClock()
+        wall = (lambda: 0.0) if wall_clock is None else lambda: wall_clock().timestamp()
+        self.server_clock = ServerClock(wall, asyncio.get_running_loop().time)
         self._before_sending: Callable[[], None] = lambda: None
 
     def guarded(self, before_sending: Callable[[], None]) -> Self:
