@@ -190,14 +190,14 @@ def test_a_grant_within_less_lowers_its_jobs_by_one_share_down_to_the_smallest_l
     milliwatts: int, limits: tuple[int, int]
 ) -> None:
     grant = over_jobs(600_000, (300_000, 2), (100_000, 1))
-    within = grant.within(milliwatts)
+    within = grant.within(NodeMilliwatts(milliwatts))
     assert tuple(job.power_limit_milliwatts for job in within.jobs) == limits
     assert within.bound.limit_milliwatts == 600_000 + 2 * limits[0] + limits[1]
 
 
 def test_a_grant_without_anything_above_the_smallest_limits_is_within_anything_as_it_is() -> None:
     for grant in (over_jobs(500_000), over_jobs(0, (100_000, 2)), over_jobs(0, (80_000, 1))):
-        assert grant.within(0) == grant
+        assert grant.within(NodeMilliwatts(0)) == grant
 
 
 @given(
@@ -209,7 +209,7 @@ def test_what_can_come_within_a_bound_does_and_nothing_is_raised(
     shares: list[tuple[int, int]], beside: int, milliwatts: int
 ) -> None:
     grant = over_jobs(beside, *shares)
-    within = grant.within(milliwatts)
+    within = grant.within(NodeMilliwatts(milliwatts))
     assert within.bound.limit_milliwatts <= max(milliwatts, grant.lowered(0).bound.limit_milliwatts)
     assert grant.bound.covers(within.bound)
     for was, now in zip(grant.jobs, within.jobs, strict=True):

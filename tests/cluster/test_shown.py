@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
 from flyball_api.frontier import FrontierPoint, Tradeoff
+from flyball_api.units import MilliwattsPerGpu
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress
@@ -33,6 +34,7 @@ UID = "uid-train"
 TRADEOFF = Tradeoff("NVIDIA-A100-SXM4-40GB", 32, FrontierPoint(8, 1410, 190, 520), FrontierPoint(8, 855, 270, 390))
 PLACES = (("node-000", 4), ("node-001", 4))
 PLAN = decision(UID, *PLACES)
+APPLIED = MilliwattsPerGpu(300_000)
 CURRENT = incarnation_view(UID, 2, *PLACES)
 HALF = JobProgress(
     iterations=500.0,
@@ -231,7 +233,7 @@ def described(output: str, namespace: str) -> str:
 def test_what_kubectl_shows(cluster: IsolatedCluster) -> None:
     jobs = cluster.path("energyawarejobs", group=GROUP)
     base = JobFacts(
-        HALF, RUNNING, PLAN, 7, True, 0, NOW, applied_milliwatts=300_000, highest_incarnation=2, pace_band=(0.8, 1.25)
+        HALF, RUNNING, PLAN, 7, True, 0, NOW, applied_milliwatts=APPLIED, highest_incarnation=2, pace_band=(0.8, 1.25)
     )
     for name, spec, facts in SITUATIONS:
         made = cluster.api.create(jobs, job_manifest(name, cluster.namespace, gpus=(8, 8), iterations=1000, **spec))

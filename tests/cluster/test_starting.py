@@ -22,7 +22,7 @@ def template(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str
 
 
 CPU_HUNGRY = {"name": "trainer", "image": "example.org/trainer", "resources": {"requests": {"cpu": "1000"}}}
-MISSING_CLAIM = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]}
+MISSING_CLAIM: dict[str, Any] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]}
 
 
 @pytest.fixture

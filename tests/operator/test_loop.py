@@ -58,14 +58,15 @@ class Bench:
         self.time, self.cycles = 0.0, 0
         self.refreshed_before: list[int] = []  # how many cycles there had been
         self.fails: set[int] = set()
-        self.lease: Any = Lease()
+        self.lease = Lease()
         self.settings = Settings(leader_lease_seconds=15, coalesce_seconds=0.0)
+        lease: Any = self.lease
         session: Any = SimpleNamespace(server_clock=ServerClock())
         learner: Any = self
         term: Any = self
         self.operator = Operator(
             session,
-            self.lease,
+            lease,
             self.settings,
             OperatorMetrics(),
             learner=learner,

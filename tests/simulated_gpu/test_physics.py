@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from flyball_simulated_gpu import physics
@@ -124,5 +125,6 @@ def test_a_driver_reload_goes_back_to_defaults_and_zero() -> None:
     ],
 )
 def test_impossible_constants_are_refused(field: str, value: float, message: str) -> None:
+    constants: dict[str, Any] = {field: value}
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(A100, **{field: value})
+        dataclasses.replace(A100, **constants)

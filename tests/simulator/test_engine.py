@@ -50,7 +50,7 @@ def run(jobs: list[SimulatedJob], policy: str = "fifo", gpus: int = 8, **fields:
 
 
 def test_price_hurries_where_hosts_draw_watts_that_an_empty_node_would_not() -> None:
-    def seconds(**fields: object) -> float:
+    def seconds(**fields: Any) -> float:
         return run([job("only", 1000.0)], "price", price=0.01, **fields).completion_seconds["only"]
 
     spared, plain = seconds(power_off_empty_nodes=True, node_overhead_watts=1400.0), seconds(power_off_empty_nodes=True)

@@ -50,9 +50,9 @@ def test_jobs_add_up_over_the_days_and_who_would_have_saved_most_comes_first() -
     assert [line.name for line in report.lines] == ["red/a", "blue/b"]
     first = report.lines[0]
     assert (first.jobs, first.kilowatt_hours, first.unknown_kilowatt_hours) == (1, 21.0, 1.0)
-    assert first.saved_kilowatt_hours == Estimate(pytest.approx(2.0), pytest.approx(4.0), pytest.approx(6.0))
-    assert first.saved_share == Estimate(pytest.approx(0.1), pytest.approx(0.2), pytest.approx(0.3))
-    assert first.longer_share == Estimate(pytest.approx(0.05), pytest.approx(0.1), pytest.approx(0.15))
+    assert first.saved_kilowatt_hours == pytest.approx(Estimate(2.0, 4.0, 6.0))
+    assert first.saved_share == pytest.approx(Estimate(0.1, 0.2, 0.3))
+    assert first.longer_share == pytest.approx(Estimate(0.05, 0.1, 0.15))
     total = report.total
     assert (total.jobs, total.kilowatt_hours) == (2, 25.0)
     assert total.saved_kilowatt_hours is not None

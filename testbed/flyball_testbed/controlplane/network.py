@@ -31,7 +31,7 @@ BRIDGE_ADDRESS = "10.65.0.1"
 NODE_PREFIX_BITS = 24
 POD_RANGE = "10.64.0.0/16"
 # Set aside for measurements between networks (RFC 2544): no machine has it in earnest.
-LINK_RANGE = ipaddress.ip_network("198.18.0.0/15")
+LINK_RANGE = ipaddress.IPv4Network("198.18.0.0/15")
 LINK_NAME_PREFIX = "flyball-"
 LINK_ATTEMPTS = 100
 # Of the cluster's and each node's namespace: they route, and connections of killed processes do not keep them for minutes.

@@ -423,7 +423,8 @@ class Stopped:
 
 def test_what_a_frozen_process_finds_in_its_buffers_proves_nothing() -> None:
     clock = Stopped()
-    watch = LeaseWatch(SimpleNamespace(), clock_ns=clock)
+    session: Any = SimpleNamespace()
+    watch = LeaseWatch(session, clock_ns=clock)
     seen = []
     watch.listen(lambda epoch: seen.append(epoch))
 
@@ -448,7 +449,8 @@ def test_what_a_frozen_process_finds_in_its_buffers_proves_nothing() -> None:
 
 
 def test_a_renewal_counts_for_the_epoch_that_it_carries() -> None:
-    watch = LeaseWatch(SimpleNamespace(), clock_ns=Stopped())
+    session: Any = SimpleNamespace()
+    watch = LeaseWatch(session, clock_ns=Stopped())
     seen: list[int] = []
     watch.listen(seen.append)
     for count, epoch in enumerate((3, 3, 4, None, "5", 4)):

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from flyball_agent.energy.attribution import MAX_ENDED_PODS, Attribution, Sample, split
 from flyball_agent.energy.record import EnergyRecord
+from flyball_api.units import MilliwattsPerGpu
 from hypothesis import given
 from hypothesis import strategies as st
 
 SECOND = 1_000_000_000
-LIMIT = 400_000
+LIMIT = MilliwattsPerGpu(400_000)
 
 
 def restored(books: Attribution) -> EnergyRecord | None:

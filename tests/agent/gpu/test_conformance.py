@@ -15,16 +15,17 @@ from flyball_agent.gpu.gpu import (
     InvalidArgument,
     NoPermission,
     NotSupported,
-    PowerLimitReading,
     ResetRequired,
     ThrottleReason,
     UnknownDriverError,
     XidError,
 )
+from flyball_api.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 
 from tests.support.agent_doubles import DriverBench
+from tests.support.milliwatts import limit_reading
 
 NVML = ("nvml", "worker")
 
@@ -50,7 +51,7 @@ def test_gpus_tell_who_they_are_and_what_they_take(bench: DriverBench) -> None:
 
 def test_an_idle_gpu_rests(bench: DriverBench) -> None:
     reading = bench.driver.gpus()[0].read()
-    assert reading.limit == PowerLimitReading(400_000, 400_000)
+    assert reading.limit == limit_reading(400_000)
     assert (reading.sm_clock_megahertz, reading.average_power_milliwatts) == (210, 58_000)
     assert reading.instant_power_milliwatts == 58_000
     assert reading.utilization_percent == 0
@@ -62,14 +63,14 @@ def test_a_limit_is_read_back_and_slows_a_busy_gpu(bench: DriverBench) -> None:
     gpu, device = bench.driver.gpus()[1], bench.node.devices[1]
     device.set_activity(1.0)
     assert gpu.read().sm_clock_megahertz == 1410
-    gpu.set_power_limit_milliwatts(200_000)
-    assert gpu.read_power_limit() == PowerLimitReading(200_000, 200_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
+    assert gpu.read_power_limit() == limit_reading(200_000)
     reading = gpu.read()
     clock, power = physics.operating_point(device.constants, 200_000, 0, 0, 1.0)
     assert (reading.sm_clock_megahertz, reading.average_power_milliwatts) == (clock, power)
     assert reading.throttle_reasons == ThrottleReason.SW_POWER_CAP
     assert reading.utilization_percent == 100
-    assert bench.driver.gpus()[0].read_power_limit() == PowerLimitReading(400_000, 400_000)
+    assert bench.driver.gpus()[0].read_power_limit() == limit_reading(400_000)
 
 
 def test_locked_clocks_hold_under_load_and_are_let_go(bench: DriverBench) -> None:
@@ -93,8 +94,8 @@ def test_a_lock_holds_an_idle_gpu_up(bench: DriverBench) -> None:
 def test_a_limit_out_of_range_is_refused_and_changes_nothing(bench: DriverBench, limit: int) -> None:
     gpu = bench.driver.gpus()[0]
     with pytest.raises(InvalidArgument):
-        gpu.set_power_limit_milliwatts(limit)
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 400_000)
+        gpu.set_power_limit_milliwatts(MilliwattsPerGpu(limit))
+    assert gpu.read_power_limit() == limit_reading(400_000)
 
 
 @pytest.mark.parametrize("clocks", [(1000, 900), (1500, 1600), (100, 200)])
@@ -152,9 +153,9 @@ def test_the_energy_counter_may_start_again(bench: DriverBench) -> None:
 def test_an_out_of_band_cap_shows_in_the_enforced_limit(bench: DriverBench) -> None:
     gpu = bench.driver.gpus()[0]
     bench.node.devices[0].set_out_of_band_cap_milliwatts(150_000)
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 150_000)
-    gpu.set_power_limit_milliwatts(300_000)
-    assert gpu.read_power_limit() == PowerLimitReading(300_000, 150_000)
+    assert gpu.read_power_limit() == limit_reading(400_000, 150_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(300_000))
+    assert gpu.read_power_limit() == limit_reading(300_000, 150_000)
     assert gpu.read_power_limit().held_milliwatts == 300_000
 
 
@@ -164,9 +165,9 @@ def test_a_late_limit_is_requested_at_once_and_enforced_later(bench: DriverBench
         bench.node.settle_milliseconds = 300
     else:
         bench.node.file.set_latency(1000, 300)
-    gpu.set_power_limit_milliwatts(150_000)
-    assert gpu.read_power_limit() == PowerLimitReading(150_000, 400_000)
-    bench.wait(lambda: gpu.read_power_limit() == PowerLimitReading(150_000, 150_000))
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(150_000))
+    assert gpu.read_power_limit() == limit_reading(150_000, 400_000)
+    bench.wait(lambda: gpu.read_power_limit() == limit_reading(150_000))
 
 
 @pytest.mark.parametrize(
@@ -182,17 +183,17 @@ def test_an_unusable_gpu_says_so_in_every_call_and_its_neighbour_works(
         gpu.read,
         gpu.read_power_limit,
         gpu.reset_locked_clocks,
-        lambda: gpu.set_power_limit_milliwatts(200_000),
+        lambda: gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000)),
         lambda: gpu.set_locked_clocks_megahertz(900, 900),
     ):
         with pytest.raises(error) as caught:
             call()
         assert caught.value.keeps_limits
         assert gpu.uuid in str(caught.value)
-    neighbour.set_power_limit_milliwatts(200_000)
-    assert neighbour.read_power_limit() == PowerLimitReading(200_000, 200_000)
+    neighbour.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
+    assert neighbour.read_power_limit() == limit_reading(200_000)
     bench.node.devices[0].flags = DeviceFault(0)
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 400_000)
+    assert gpu.read_power_limit() == limit_reading(400_000)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +204,10 @@ def test_setters_that_fail_change_nothing(bench: DriverBench, fault: DeviceFault
     gpu = bench.driver.gpus()[0]
     bench.node.devices[0].flags |= fault
     with pytest.raises(error):
-        gpu.set_power_limit_milliwatts(200_000)
+        gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
     with pytest.raises(error):
         gpu.reset_locked_clocks()
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 400_000)
+    assert gpu.read_power_limit() == limit_reading(400_000)
 
 
 def test_persistence_mode_is_read_and_turned_on(bench: DriverBench) -> None:
@@ -224,8 +225,8 @@ def test_persistence_mode_is_read_and_turned_on(bench: DriverBench) -> None:
 def test_setters_that_lie_are_found_by_reading_back(bench: DriverBench) -> None:
     gpu = bench.driver.gpus()[0]
     bench.node.devices[0].flags |= DeviceFault.SETTERS_LIE
-    gpu.set_power_limit_milliwatts(200_000)
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 400_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
+    assert gpu.read_power_limit() == limit_reading(400_000)
 
 
 def test_an_impossible_power_reading_is_taken_out(bench: DriverBench) -> None:
@@ -234,23 +235,23 @@ def test_an_impossible_power_reading_is_taken_out(bench: DriverBench) -> None:
     reading = gpu.read()
     assert reading.average_power_milliwatts is None
     assert reading.instant_power_milliwatts is None
-    assert reading.limit == PowerLimitReading(400_000, 400_000)
+    assert reading.limit == limit_reading(400_000)
 
 
 def test_limits_outlive_the_driver(bench: DriverBench) -> None:
-    bench.driver.gpus()[0].set_power_limit_milliwatts(123_000)
+    bench.driver.gpus()[0].set_power_limit_milliwatts(MilliwattsPerGpu(123_000))
     bench.driver.close()
     assert bench.node.devices[0].read().requested_limit_milliwatts == 123_000
 
 
 def test_a_reloaded_driver_is_another_driver_session_at_defaults(bench: DriverBench) -> None:
     gpu = bench.driver.gpus()[0]
-    gpu.set_power_limit_milliwatts(123_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(123_000))
     before = bench.driver.driver_load
     bench.wait(lambda: gpu.read().energy_millijoules > 500)
     started = time.monotonic()
     bench.node.reload_driver()
-    assert gpu.read_power_limit() == PowerLimitReading(400_000, 400_000)
+    assert gpu.read_power_limit() == limit_reading(400_000)
     assert counts_since(gpu, started)
     if bench.kind not in NVML:  # NVML does not tell: the energy counter that fell back does
         assert bench.driver.driver_load != before
@@ -266,7 +267,7 @@ def test_a_call_that_hangs_is_the_callers_deadline(bench: DriverBench) -> None:
 def test_every_error_names_gpu_operation_and_code(bench: DriverBench) -> None:
     bench.node.devices[0].flags |= DeviceFault.SETTERS_FAIL
     with pytest.raises(GpuError, match=r"GPU-.*: set power limit: .*\(NVML error 999\)"):
-        bench.driver.gpus()[0].set_power_limit_milliwatts(200_000)
+        bench.driver.gpus()[0].set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
 
 
 @pytest.mark.parametrize(
@@ -276,26 +277,26 @@ def test_every_error_names_gpu_operation_and_code(bench: DriverBench) -> None:
 def test_a_setter_fails_with_the_class_of_its_error(bench: DriverBench, code: int, error: type[GpuError]) -> None:
     bench.node.devices[0].flags |= setters_fail_with(code)
     with pytest.raises(error) as caught:
-        bench.driver.gpus()[0].set_power_limit_milliwatts(200_000)
+        bench.driver.gpus()[0].set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
     assert caught.value.code == code
-    assert bench.driver.gpus()[0].read_power_limit() == PowerLimitReading(400_000, 400_000)
+    assert bench.driver.gpus()[0].read_power_limit() == limit_reading(400_000)
 
 
 def test_a_coarse_gpu_rounds_a_limit_up_and_says_so(bench: DriverBench) -> None:
     gpu = bench.driver.gpus()[0]
     bench.node.devices[0].flags |= DeviceFault.COARSE
-    gpu.set_power_limit_milliwatts(200_001)
-    assert gpu.read_power_limit() == PowerLimitReading(201_000, 201_000)
-    gpu.set_power_limit_milliwatts(200_000)
-    assert gpu.read_power_limit() == PowerLimitReading(200_000, 200_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_001))
+    assert gpu.read_power_limit() == limit_reading(201_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
+    assert gpu.read_power_limit() == limit_reading(200_000)
 
 
 def test_a_partitioned_gpu_is_governed_and_says_nothing_of_its_utilization(bench: DriverBench) -> None:
     gpu = bench.driver.gpus()[0]
     bench.node.devices[0].flags |= DeviceFault.MIG
     assert gpu.read().utilization_percent is None
-    gpu.set_power_limit_milliwatts(200_000)
-    assert gpu.read_power_limit() == PowerLimitReading(200_000, 200_000)
+    gpu.set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
+    assert gpu.read_power_limit() == limit_reading(200_000)
 
 
 def test_the_energy_counter_may_leap_ahead(bench: DriverBench) -> None:
@@ -314,7 +315,7 @@ def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(
     idle, busy = bench.node.devices
     busy.set_activity(1.0)
     for gpu, device in zip(bench.driver.gpus(), bench.node.devices, strict=True):
-        gpu.set_power_limit_milliwatts(123_000)
+        gpu.set_power_limit_milliwatts(MilliwattsPerGpu(123_000))
         device.flags |= DeviceFault.NOT_PERSISTENT
     bench.driver.close()
     bench.wait(lambda: idle.read().requested_limit_milliwatts == 400_000)

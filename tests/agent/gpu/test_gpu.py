@@ -6,9 +6,12 @@ import pynvml
 import pytest
 from flyball_agent.gpu import gpu
 from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading, plausible
+from flyball_api.units import MilliwattsPerGpu
 
-LIMITS = GpuLimits(100_000, 400_000, 400_000, tuple(range(210, 1411, 15)))
-LIMIT = PowerLimitReading(400_000, 400_000)
+from tests.support.milliwatts import gpu_limits, limit_reading
+
+LIMITS = gpu_limits(100_000, 400_000, 400_000, tuple(range(210, 1411, 15)))
+LIMIT = limit_reading(400_000)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,7 @@ LIMIT = PowerLimitReading(400_000, 400_000)
     ],
 )
 def test_only_the_impossible_measurement_is_taken_out(field: str, possible: int, impossible: int) -> None:
-    kept = GpuReading(LIMIT, 900, 60_000, 61_000, 5, 7, 40)
+    kept = GpuReading(LIMIT, 900, MilliwattsPerGpu(60_000), MilliwattsPerGpu(61_000), 5, 7, 40)
     assert getattr(plausible("GPU-a", kept, LIMITS), field) is not None
     fields = {name: getattr(kept, name) for name in GpuReading.__struct_fields__}
     assert getattr(plausible("GPU-a", GpuReading(**{**fields, field: possible}), LIMITS), field) == possible
@@ -31,7 +34,7 @@ def test_only_the_impossible_measurement_is_taken_out(field: str, possible: int,
     assert cleaned == GpuReading(**{**fields, field: None})
 
 
-@pytest.mark.parametrize("limit", [PowerLimitReading(0, 400_000), PowerLimitReading(400_000, 3_700_000)])
+@pytest.mark.parametrize("limit", [limit_reading(0, 400_000), limit_reading(400_000, 3_700_000)])
 def test_impossible_limits_stop_the_decision(limit: PowerLimitReading) -> None:
     with pytest.raises(gpu.ImplausibleReading, match="GPU-a: power limit"):
         plausible("GPU-a", GpuReading(limit), LIMITS)
@@ -64,13 +67,17 @@ def test_a_code_makes_a_sentence() -> None:
     assert (error.operation, error.uuid, error.code) == ("set power limit", "GPU-a", 4)
 
 
+def clamped(limits: GpuLimits, *wanted: int) -> list[int]:
+    return [limits.clamp_limit(MilliwattsPerGpu(each)) for each in wanted]
+
+
 def test_limits_and_clocks_snap_to_what_the_gpu_takes() -> None:
-    assert [LIMITS.clamp_limit(value) for value in (0, 250_000, 999_999)] == [100_000, 250_000, 400_000]
-    assert [LIMITS.clamp_limit(value) for value in (250_999, 100_001)] == [250_000, 100_000]
-    odd = GpuLimits(100_500, 300_700, 200_000)  # what a GPU itself has as its smallest can be set
-    assert [odd.clamp_limit(value) for value in (100_600, 300_700, 150_500)] == [100_500, 300_000, 150_000]
+    assert clamped(LIMITS, 0, 250_000, 999_999) == [100_000, 250_000, 400_000]
+    assert clamped(LIMITS, 250_999, 100_001) == [250_000, 100_000]
+    odd = gpu_limits(100_500, 300_700, 200_000)  # what a GPU itself has as its smallest can be set
+    assert clamped(odd, 100_600, 300_700, 150_500) == [100_500, 300_000, 150_000]
     assert [LIMITS.clock_at_most(value) for value in (100, 210, 1000, 2000)] == [210, 210, 990, 1410]
     assert LIMITS.clock_step_megahertz == 15
-    assert GpuLimits(1, 2, 2).clock_step_megahertz == 0
+    assert gpu_limits(1, 2, 2).clock_step_megahertz == 0
     with pytest.raises(ValueError, match="ascending order"):
-        GpuLimits(400_000, 100_000, 100_000)
+        gpu_limits(400_000, 100_000, 100_000)

@@ -20,6 +20,7 @@ from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission, XidError
 from flyball_agent.gpu.nvml import OPENING, NvmlDriver
+from flyball_api.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.hardware_file import create_node_file
@@ -70,7 +71,7 @@ def test_c_and_python_give_the_same_milliwatts(
             for setter in (gpu, device):  # C's computation, then Python's, of the same request
                 setter.reset_locked_clocks()
                 setter.set_power_limit_milliwatts(limits.max_milliwatts)
-                setter.set_power_limit_milliwatts(limit)
+                setter.set_power_limit_milliwatts(MilliwattsPerGpu(limit))
                 setter.set_locked_clocks_megahertz(*clocks)
                 state = device.read()
                 if setter is gpu:
@@ -85,7 +86,7 @@ def test_setters_need_privilege(hardware: Hardware, monkeypatch: pytest.MonkeyPa
     driver = NvmlDriver(hardware[1])
     try:
         with pytest.raises(NoPermission) as caught:
-            driver.gpus()[0].set_power_limit_milliwatts(200_000)
+            driver.gpus()[0].set_power_limit_milliwatts(MilliwattsPerGpu(200_000))
         assert caught.value.fatal
         assert "CAP_SYS_ADMIN" in str(caught.value)
     finally:

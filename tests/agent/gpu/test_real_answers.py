@@ -15,8 +15,10 @@ from typing import Any
 
 import pynvml
 import pytest
-from flyball_agent.gpu.gpu import PowerLimitReading, ThrottleReason
+from flyball_agent.gpu.gpu import ThrottleReason
 from flyball_agent.gpu.nvml import NvmlGpu
+
+from tests.support.milliwatts import limit_reading
 
 RECORDED = json.loads(Path(__file__).with_name("answers_of_an_h200.json").read_text())
 ANSWERS = RECORDED["answers"]
@@ -63,7 +65,7 @@ def test_a_real_h200_is_read_whole(h200: NvmlGpu) -> None:
     assert limits.clock_step_megahertz == 15
     reading = h200.read()
     assert reading.failed == ()
-    assert reading.limit == PowerLimitReading(700_000, 700_000)
+    assert reading.limit == limit_reading(700_000)
     assert (reading.average_power_milliwatts, reading.instant_power_milliwatts) == (79_211, 79_104)
     assert (reading.energy_millijoules, reading.sm_clock_megahertz) == (3_002_637, 345)
     assert (reading.utilization_percent, reading.temperature_celsius) == (0, 40)

@@ -24,6 +24,7 @@ from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedNode
 
 from tests.support.gpu_node_specs import gpu_node_spec
+from tests.support.milliwatts import gpu_limits
 from tests.support.waiting import until, wait_until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
@@ -144,9 +145,8 @@ worker.main(sys.argv[1:])
 
 
 def test_the_largest_node_fits_into_a_packet() -> None:
-    from flyball_agent.gpu.gpu import GpuLimits
 
-    limits = GpuLimits(100_000, 700_000, 700_000, tuple(range(210, 1981, 15)))
+    limits = gpu_limits(100_000, 700_000, 700_000, tuple(range(210, 1981, 15)))
     gpus = tuple(ShownGpu(f"GPU-{index:032d}", index, "NVIDIA-H100-80GB-HBM3", limits) for index in range(256))
     assert len(_encoder.encode(Opened("boot", "580", "580", gpus, ()))) < MAX_PACKET_BYTES
 

@@ -763,7 +763,9 @@ def test_a_pod_on_other_gpus_than_its_name_had_is_another_pod(rig: Rig) -> None:
     assert set(accounts.pods) == {"research/web-0#2"}
 
 
-async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(tmp_path: Path) -> None:
+async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig(tmp_path, tick_seconds=3600.0)
     real, failures = rig.agent.enforcer.step, [RuntimeError("a defect")]
 
@@ -772,7 +774,7 @@ async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(tm
             raise failures.pop()
         await real()
 
-    rig.agent.enforcer.step = step
+    monkeypatch.setattr(rig.agent.enforcer, "step", step)
     task = asyncio.create_task(rig.agent.run())
     await until(lambda: rig.agent.state.round_error is not None)
     assert rig.agent.state.round_error == "RuntimeError: a defect"

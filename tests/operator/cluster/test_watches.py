@@ -223,7 +223,7 @@ async def test_what_cannot_be_read_is_named() -> None:
 async def test_gpus_are_counted_by_the_names_that_the_operator_is_given() -> None:
     pod = raw_pod("p", gpus=0)
     pod["spec"]["containers"][0]["resources"]["limits"] = {"example.com/gpu": "4"}
-    objects = {"nodes": [raw_node("a", 8, resource="example.com/gpu")], "pods": [pod]}
+    objects: dict[str, Any] = {"nodes": [raw_node("a", 8, resource="example.com/gpu")], "pods": [pod]}
     unknown = await cluster_of(**objects)
     assert ([node.gpus for node in unknown.nodes], unknown.pods) == ([0], [])
     known = await cluster_of(["nvidia.com/gpu", "example.com/gpu"], **objects)
@@ -263,7 +263,7 @@ def test_an_unreadable_part_of_a_status_is_logged_once_and_again_where_it_change
     ],
     ids=["never placed", "placed there", "placed elsewhere", "bound there all the same"],
 )
-async def test_energy_is_taken_from_the_nodes_of_a_job_alone(objects: dict[str, list[Json]], counts: bool) -> None:
+async def test_energy_is_taken_from_the_nodes_of_a_job_alone(objects: dict[str, Any], counts: bool) -> None:
     """A stolen token of one node must not spend the budget of a job that runs on others."""
     reporting = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report("uid-train", 1, 10**12)])
     cluster = await cluster_of(jobs=[raw_job()], gpu_nodes=[reporting], **objects)

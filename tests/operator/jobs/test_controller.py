@@ -512,7 +512,7 @@ def test_a_job_that_cannot_be_understood_does_not_end_the_cycle(caplog: pytest.L
     ("seconds", "ttl", "expired"), [(59, 60, False), (60, 60, True), (10**6, None, False), (0, 0, True)]
 )
 def test_ended_jobs_are_removed_after_their_time(seconds: int, ttl: int | None, expired: bool) -> None:
-    spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    spec: Json = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
     status: Json = {
         "conditions": [{"type": "Succeeded", "status": "True"}],
         "completionTime": "2030-06-01T12:00:00Z",
@@ -575,7 +575,7 @@ def test_who_observes_stops_nothing_and_opens_no_gate() -> None:
 
 # --- runs of a recurring job -----------------------------------------------------------------------------------------
 
-RECURRING = {
+RECURRING: Json = {
     "profileKey": "nightly",
     "recurrence": {"batchSizes": [64, 256], "targetMetric": "loss <= 2.1", "energyWeightPermille": 1000},
 }

@@ -168,7 +168,7 @@ def test_a_job_that_waits_weighs_what_its_pods_will_by_their_labels() -> None:
     raw["spec"]["template"]["metadata"] = {"labels": {"tier": "batch"}}
     labelled, other = (replace(read_plain_job(each, RESOURCES), watts_per_gpu=150) for each in (raw, raw_job()))
     half = {"selector": {"matchLabels": {"tier": "batch"}}, "permille": 500}
-    given = {"foreignWeights": [{"namespace": "team", "permille": 1000, "pods": [half]}], "watts": 1600}
+    given: dict[str, Any] = {"foreignWeights": [{"namespace": "team", "permille": 1000, "pods": [half]}], "watts": 1600}
     held = [running_pod("theirs", "n0", gpus=4)]
     # Four that weigh 1 and four that weigh 1 or a half.
     assert only(state([other], pods=held, **given)).admitted

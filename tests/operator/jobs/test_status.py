@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
@@ -62,7 +63,7 @@ BOOKS = JobProgress(
 
 def facts(**fields: Any) -> JobFacts:
     """A job that runs as planned, but for `fields`."""
-    base = JobFacts(BOOKS, RUNNING, DECISION, 7, True, 0, NOW, applied_milliwatts=305_000)
+    base = JobFacts(BOOKS, RUNNING, DECISION, 7, True, 0, NOW, applied_milliwatts=MilliwattsPerGpu(305_000))
     return replace(base, **fields)
 
 
@@ -508,7 +509,7 @@ def any_facts(draw: st.DrawFn) -> tuple[EnergyAwareJob, JobFacts]:
         restarts=draw(st.integers(0, 5)),
         now=NOW,
         last_failed=draw(st.integers(0, 5)),
-        applied_milliwatts=draw(st.integers(0, 700_000)),
+        applied_milliwatts=MilliwattsPerGpu(draw(st.integers(0, 700_000))),
         outcome=draw(st.sampled_from(["", "", "Succeeded", "Failed"])),
         outcome_message=draw(st.text(max_size=20)),
         refusal=draw(st.sampled_from([None, None, Refusal("InvalidSpec", "no such image")])),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.units import allowed_milliwatts
+from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts
 from flyball_operator.learning.exploration import LEAST_SAMPLES, LONGEST_SECONDS, Running, acknowledged_limit
 from flyball_operator.learning.power_limits import PowerLimitProfiles, Slice, cheapest, cost
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey
@@ -79,7 +79,7 @@ class Trial:
         standing = allocation.power_limit_watts if self.limit is None else self.limit
         if reports:
             self.trained.train(standing)
-        held = item._replace(limit_milliwatts=allowed_milliwatts(standing))
+        held = item._replace(limit_milliwatts=MilliwattsPerGpu(allowed_milliwatts(standing)))
         self.gpu_seconds += self.profiles.step([held], {UID}, self.now)
         decisions = {item.job.uid: item.decision}
         granted = self.profiles.granted(decisions)[item.job.uid].allocation
@@ -186,7 +186,7 @@ def test_windows_that_began_before_the_limit_was_there_say_nothing_of_it() -> No
     item = running()
     for _ in range(8):  # not acknowledged: the GPUs have the limit from before
         trial.trained.train(PLANNED_WATTS)
-        late = item._replace(limit_milliwatts=allowed_milliwatts(PLANNED_WATTS))
+        late = item._replace(limit_milliwatts=MilliwattsPerGpu(allowed_milliwatts(PLANNED_WATTS)))
         trial.profiles.step([late], {UID}, trial.now)
     trial.trained.train(PLANNED_WATTS)
     trial.cycle(item, reports=False)

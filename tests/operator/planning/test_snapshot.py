@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.units import NodeMilliwatts
 from flyball_operator.jobs.runs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
@@ -237,7 +238,10 @@ def test_a_node_that_is_late_holds_under_caps_that_add_up_draw_what_is_predicted
 
 def test_nodes_of_unknown_gpus_count_against_their_caps_all_the_same() -> None:
     unknown = read_nodes([node_view("x", 2, product="Unheard-Of")], {}, [], frozenset())["x"]
-    budgets = [CapBudget("row", frozenset(["a", "x"]), 10_000_000), CapBudget("other", frozenset(["a"]), 5_000_000)]
+    budgets = [
+        CapBudget("row", frozenset(["a", "x"]), NodeMilliwatts(10_000_000)),
+        CapBudget("other", frozenset(["a"]), NodeMilliwatts(5_000_000)),
+    ]
     snapshot = snapshot_of([], [ready_node("a"), unknown], budgets=budgets)
     assert [node.name for node in snapshot.nodes] == ["a"]
     assert [(cap.name, cap.budget_watts, cap.node_names) for cap in snapshot.caps] == [
@@ -247,7 +251,10 @@ def test_nodes_of_unknown_gpus_count_against_their_caps_all_the_same() -> None:
 
 
 def test_caps() -> None:
-    budgets = [CapBudget("hard", frozenset(["a"]), 1_500_500), CapBudget("soft", frozenset(["a"]), 1, expected=True)]
+    budgets = [
+        CapBudget("hard", frozenset(["a"]), NodeMilliwatts(1_500_500)),
+        CapBudget("soft", frozenset(["a"]), NodeMilliwatts(1), expected=True),
+    ]
     hard, soft = snapshot_of([], budgets=budgets).caps
     assert (hard.budget_watts, hard.enforcement) == (1500.5, Enforcement.HARD)
     assert (soft.budget_watts, soft.enforcement) == (0.001, Enforcement.EXPECTED)
@@ -320,7 +327,7 @@ def test_what_has_not_changed_of_a_job_is_worked_out_once() -> None:
 
 
 def test_the_planner_takes_it() -> None:
-    budgets = [CapBudget("row", frozenset(["a"]), 8 * DEFAULT)]
+    budgets = [CapBudget("row", frozenset(["a"]), NodeMilliwatts(8 * DEFAULT))]
     snapshot = snapshot_of([(job_view(), IDLE)], budgets=budgets)
     decided = plan(snapshot).decision("uid-train")
     assert decided is not None

@@ -25,13 +25,14 @@ from flyball_operator.power.patience import (
 )
 from msgspec.structs import replace
 
+from tests.support.milliwatts import power_bound
 from tests.support.operator_objects import grant, job_grant
 
 SOON = FIRST_REPETITION_SECONDS / 2
 STANDING = grant(2_400_000, generation=1, caps=("row",))
 AGAIN = replace(STANDING, generation=2)
-OTHERWISE = replace(AGAIN, bound=PowerBound(2_000_000, 2_000_000))
-BRAKED = NodePower(STANDING, PowerBound(800_000, 800_000), STANDING.version, braked_milliwatts=NodeMilliwatts(800_000))
+OTHERWISE = replace(AGAIN, bound=power_bound(2_000_000))
+BRAKED = NodePower(STANDING, power_bound(800_000), STANDING.version, braked_milliwatts=NodeMilliwatts(800_000))
 
 
 def sent_at(*asked: tuple[float, Grant | None, NodePower]) -> list[float]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
@@ -46,7 +47,8 @@ class RecordingWrites:
 
     def __init__(self) -> None:
         self.caps: list[PowerCapStatus] = []
-        self.jobs: list[Json] = []
+        self.jobs: list[EnergyAwareJobStatus] = []
+        self.quotas: list[EnergyQuotaStatus] = []
         self.works = True
 
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
@@ -55,6 +57,10 @@ class RecordingWrites:
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
         self.jobs.append(status)
+        return DONE if self.works else UNKNOWN
+
+    async def write_quota_status(self, quota: EnergyQuota, status: EnergyQuotaStatus) -> WriteResult:
+        self.quotas.append(status)
         return DONE if self.works else UNKNOWN
 
 

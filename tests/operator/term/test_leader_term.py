@@ -126,7 +126,7 @@ class NoJobs:
     `statuses`, by their `lanes`; `actions` and `live` jobs are in each."""
 
     def __init__(self) -> None:
-        self.late: list[tuple[Any, Json]] = []
+        self.late: list[tuple[Any, Any]] = []
         self.statuses: list[tuple[Any, Any]] = []
         self.lanes: dict[str, Lane] = {}
         self.actions: list[JobAction] = []
@@ -140,7 +140,7 @@ class NoJobs:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        late: list[tuple[Any, Json]] = []
+        late: list[tuple[Any, Any]] = []
         statuses: list[tuple[Any, Any]] = []
         if not cycle.statuses_wait:
             late, self.late = self.late, []

@@ -92,14 +92,15 @@ class Desk:
     """An executor on a server, under a lease that may be lost before the n-th check."""
 
     def __init__(self, loses_at: int = 10**6) -> None:
-        self.server: Any = Server()
+        self.server = Server()
         self.absorbed: list[tuple[Resource, Json]] = []
         self.counted: list[str] = []
         self.outcomes: list[tuple[Outcome, bool]] = []
         self.checks = 0
         self.loses_at = loses_at
+        session: Any = self.server
         self.executor = Executor(
-            self.server,
+            session,
             self.check,
             lambda resource, raw: self.absorbed.append((resource, raw)),
             self.counted.append,

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from flyball_planner.policies.registry import policy_named, policy_names
-from flyball_planner.policies.view import ClusterView, JobView, Knob, OrderedPolicy
+from flyball_planner.policies.view import ClusterView, JobView, Knob, OrderedPolicy, Performance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ NAMES = [*VIEWED, "afs+zeus", "tiresias+zeus", "gandiva+zeus", "afs+priced"]
 
 @st.composite
 def views(draw: st.DrawFn) -> ClusterView:
-    kinds = []
+    kinds: list[Performance] = []
     for _ in range(draw(st.integers(1, 3))):
         seconds = [draw(st.floats(0.05, 2.0))]
         for _ in range(draw(st.integers(0, 4))):
@@ -34,7 +34,8 @@ def views(draw: st.DrawFn) -> ClusterView:
         requested = draw(st.sampled_from(fitting))
         held = 0
         running = [size for size in performance.sizes if size <= free]
-        if running and draw(st.booleans()):
+        runs = draw(st.booleans())
+        if running and runs:
             held = draw(st.sampled_from(running))
             free -= held
         jobs.append(

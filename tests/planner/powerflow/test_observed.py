@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
@@ -86,7 +87,7 @@ def test_it_says_what_it_would_save() -> None:
 
 
 def test_no_limit_is_set_below_the_boards_own_unless_a_cap_counts_it_or_the_user_does() -> None:
-    def limit(*caps: CapConstraint, **fields: object) -> float:
+    def limit(*caps: CapConstraint, **fields: Any) -> float:
         allocation = decided(pair(job("a", **fields), caps=caps)[1]).allocation
         assert allocation is not None
         return allocation.power_limit_watts

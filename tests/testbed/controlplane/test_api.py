@@ -93,7 +93,7 @@ def test_what_is_awaited_is_watched_and_not_asked_for_again_and_again(
 
     def moves_on(found: Json | None) -> bool:
         """Every look changes it: the next one comes with that."""
-        seen.append(found and found["data"]["answer"])
+        seen.append(None if found is None else found["data"]["answer"])
         if found is None:
             return True
         if len(seen) < 10:

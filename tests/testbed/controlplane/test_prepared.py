@@ -32,6 +32,10 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binaries:
     return Binaries(found)
 
 
+def unread(report: str) -> None:
+    """Nobody reads what is reported."""
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The stores that have been made."""
@@ -47,24 +51,24 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_it_is_made_once_also_for_who_asks_at_the_same_time(programs: Binaries, made: list[Path]) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: prepared_store(programs, str), range(4)))
+        found = set(pool.map(lambda _: prepared_store(programs, unread), range(4)))
     assert found == set(made)
     assert len(made) == 1
     os.utime(made[0], (1, 1))
-    prepared_store(programs, str)
+    prepared_store(programs, unread)
     assert made[0].stat().st_mtime > 1, "it counts as used"
 
 
 def test_other_programs_kinds_or_rights_are_another_store(
     programs: Binaries, made: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared_store(programs, str)
+    prepared_store(programs, unread)
     programs[API_SERVER].write_text("1.0.1")
-    prepared_store(programs, str)
+    prepared_store(programs, unread)
     monkeypatch.setattr(prepared, "manifests", lambda: manifests()[1:])
-    prepared_store(programs, str)
+    prepared_store(programs, unread)
     monkeypatch.setattr(prepared.install, "read_manifests", lambda _directory: [])
-    prepared_store(programs, str)
+    prepared_store(programs, unread)
     assert len(set(made)) == 4
 
 
@@ -112,12 +116,12 @@ def test_one_that_cannot_be_made_leaves_nothing_and_old_ones_go(
 
     monkeypatch.setattr(prepared, "ControlPlane", Plane)
     with pytest.raises(RuntimeError, match="etcd ended"):
-        prepared_store(programs, str)
+        prepared_store(programs, unread)
     assert sorted(path.name for path in stores_directory().iterdir()) == [
         f"{age:016}" for age in range(STORES_KEPT)
     ] + ["lock"]
     Plane.fails = False
-    store = prepared_store(programs, str)
+    store = prepared_store(programs, unread)
     assert sorted(path.name for path in stores_directory().iterdir()) == sorted(
         [store.name, *(f"{age:016}" for age in range(STORES_KEPT - 1)), "lock"]
     )

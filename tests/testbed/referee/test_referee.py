@@ -111,8 +111,9 @@ def test_selectors_take_nodes_as_kubernetes_does() -> None:
 def sample(start_ms: int, watts: dict[str, tuple[int, int]]) -> Sample:
     """`watts`: node -> (limits, true)."""
     limits, power = (np.array([pair[index] * 1000 for pair in watts.values()], np.int64) for index in (0, 1))
+    unseen = np.zeros(len(power), np.float64)
     nodes = tuple(watts)
-    return Sample(start_ms * 10**6, start_ms * 10**6 + 1, nodes, limits, limits, limits, power, power * 0.0)
+    return Sample(start_ms * 10**6, start_ms * 10**6 + 1, nodes, limits, limits, limits, power, unseen)
 
 
 def answer(sent_ms: int, received_ms: int, *caps: dict[str, Any]) -> Answer:

@@ -48,7 +48,8 @@ def random_graph(seed: int) -> tuple[ComputationGraph, float]:
         if stage is not None:
             programs[stage].append(place)
     count = len(operations)
-    pairs = {tuple(sorted(map(int, draw.choice(count, 2, replace=False)))) for _ in range(count)}
+    chosen = [sorted(map(int, draw.choice(count, 2, replace=False))) for _ in range(count)]
+    pairs = {(first, second) for first, second in chosen}
     return ComputationGraph(tuple(operations), tuple(map(tuple, programs)), tuple(sorted(pairs))), 10.0
 
 

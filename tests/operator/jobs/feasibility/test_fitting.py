@@ -25,7 +25,7 @@ def node(name: str, *, allocatable: int = 8, cpu: str = "128", labels: Json | No
     return read_nodes([read_node(raw, NAMES)], {}, [], frozenset())[name]
 
 
-RESERVED = {"taints": [{"key": "gpu", "value": "reserved", "effect": "NoSchedule"}]}
+RESERVED: dict[str, Any] = {"taints": [{"key": "gpu", "value": "reserved", "effect": "NoSchedule"}]}
 
 
 def job(

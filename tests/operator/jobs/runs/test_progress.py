@@ -361,7 +361,7 @@ def test_the_same_reports_again_change_what_they_would_if_they_were_read_anew(
     anew, reader = JobProgress(), ProgressReader(JobProgress())
     for which, incarnation, gpus, seconds in cycles:
         reports = [told[index] for index in which if not silent or told[index][1].last_report_time is None]
-        given_keywords = {
+        given_keywords: dict[str, Any] = {
             "incarnation": incarnation,
             "running_gpus": gpus,
             "elapsed_seconds": seconds,

@@ -87,7 +87,7 @@ def test_the_share_leaves_what_is_held_back_for_nodes_that_jump_and_not_a_watt_m
         each = max(share, FLOOR)
         a = each * (shared[0] + shared[1]) + FLOOR * (8 - shared[0] - shared[1])
         draws = {"a": a, "b": each * shared[2] + FLOOR * (8 - shared[2]), "c": 900_000}
-        return sum(draws.values()) + int(held.of(draws.items()))
+        return sum(draws.values()) + held.of((name, NodeMilliwatts(draw)) for name, draw in draws.items())
 
     if share > FLOOR:
         assert needed(share) <= watts * 1000
@@ -131,7 +131,9 @@ def test_gpus_that_need_more_than_the_share_have_more_and_the_others_less() -> N
 
 def test_who_needs_just_the_share_is_not_passed_over_where_others_need_more() -> None:
     """Its watts are as much gone as theirs: what is left of 1,200 W is 80 W for the last four."""
-    nodes = {f"n{smallest}": node(f"n{smallest}", gpus=4, smallest=smallest * 1000) for smallest in (180, 100, 50)}
+    nodes: dict[str, Any] = {
+        f"n{smallest}": node(f"n{smallest}", gpus=4, smallest=smallest * 1000) for smallest in (180, 100, 50)
+    }
     assert share_under(1200, **nodes) == 20_000
 
 
@@ -161,7 +163,7 @@ def test_a_share_is_in_whole_watts_so_that_it_does_not_change_with_each_milliwat
     ("foreign_pods", "limit"),
     [({}, 200_000), ({"foreignPods": "Limit"}, 200_000), ({"foreignPods": "Reserve"}, DEFAULT)],
 )
-def test_a_cap_limits_foreign_pods_unless_told_otherwise(foreign_pods: dict[str, str], limit: int) -> None:
+def test_a_cap_limits_foreign_pods_unless_told_otherwise(foreign_pods: dict[str, Any], limit: int) -> None:
     info = node("a", foreign=4)
     caps = read(cap_view("row", watts=1600, **foreign_pods), a=info)
     assert foreign_gpu_milliwatts(info, caps.rules["a"]) == limit

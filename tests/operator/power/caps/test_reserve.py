@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from flyball_api.workloads import read_node
@@ -25,7 +26,7 @@ def node(name: str, watts: int, *, booted: bool = False, arrived: bool = False) 
     return read_nodes([read_node(raw)], {name: view}, [], frozenset())[name]
 
 
-def state_of(watts: int, reserve: int, nodes: Mapping[str, NodeInfo], **spec: str) -> CapState:
+def state_of(watts: int, reserve: int, nodes: Mapping[str, NodeInfo], **spec: Any) -> CapState:
     cap = cap_view("row", watts=watts, reserveNodes=reserve, **spec)
     (state,) = CapTracker().step([cap], nodes, NOW, 0.0).states
     return state

@@ -331,14 +331,14 @@ def test_nothing_changes_before_the_next_change_unless_energy_is_drawn(spec: Pow
 
 @given(
     budget=st.builds(EnergyBudget, st.floats(1, 1e5), st.integers(60, 10**5)),
-    overhead=st.floats(0, 1000),
+    overhead=st.integers(0, 1000),
     start=instants,
     steps=st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0, 1)), min_size=1, max_size=60),
 )
 def test_a_budget_is_never_overspent_by_a_draw_below_the_effective_watts(
-    budget: EnergyBudget, overhead: float, start: datetime, steps: list[tuple[float, float]]
+    budget: EnergyBudget, overhead: int, start: datetime, steps: list[tuple[float, float]]
 ) -> None:
-    spec = PowerCapSpec(watts=1e6 + overhead, static_overhead_watts=overhead, energy_budget=budget)
+    spec = PowerCapSpec(watts=1_000_000 + overhead, static_overhead_watts=overhead, energy_budget=budget)
     now, period = start, None
     for share, load in steps:
         effective = effective_cap(spec, LastEvaluation(energy_period=period), now, MAX_WATTS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flyball_api.power_brake import PowerBrakeSpec, power_brake_object, read_power_brake
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
-from flyball_api.units import NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_operator.power.caps import tracker as cap_tracker
 from flyball_operator.power.caps.schedule import KnownChange, next_scheduled_change
 from flyball_operator.power.caps.state import CapState
@@ -782,7 +782,9 @@ def test_the_strictest_of_each_rule_counts() -> None:
     reserve = {"foreignPods": "Reserve"}
     assert rules(reserve) == NodeRules(limit_foreign_pods=False, failsafe=MINIMUM)
     assert rules(reserve, {}) == NodeRules(limit_foreign_pods=True, failsafe=MINIMUM)
-    assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}).failsafe == Failsafe(150_000)
+    assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}).failsafe == Failsafe(
+        MilliwattsPerGpu(150_000)
+    )
 
 
 def test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum() -> None:
@@ -792,7 +794,7 @@ def test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum() -> None:
     assert rules({"failsafe": "Hold", "enforcement": "Expected"}).failsafe == MINIMUM
     assert rules({"failsafe": "Hold"}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200}).failsafe == MINIMUM
     both = rules({"failsafe": "Hold", "failsafeWattsPerGpu": 300}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200})
-    assert both.failsafe == Failsafe(200_000)
+    assert both.failsafe == Failsafe(MilliwattsPerGpu(200_000))
     assert rules({"failsafe": "Hold"}, {"failsafe": "Hold", "failsafeHoldSeconds": 600}).failsafe.hold_seconds == 600
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits, PowerBound
-from flyball_api.units import NodeMilliwatts
+from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_operator.power.bound import JumpReserve, NodePower
 from flyball_operator.power.grants.admission import (
     AdmittedReserve,
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from tests.support.examples import examples
 from tests.support.grant_targets import FLOOR, cap, holding, standing, want
+from tests.support.milliwatts import power_bound
 from tests.support.operator_objects import grant, job_grant, power
 
 
@@ -37,11 +38,11 @@ def test_a_raise_waits_until_the_cut_that_pays_for_it_is_acknowledged() -> None:
 
     first = admit_grants(wanted, before, caps, epoch=1)
     assert limits(first, "a") == [200]
-    assert first.grants["a"].committed == PowerBound(400, 400)  # the higher one stands until the cut is acknowledged
+    assert first.grants["a"].committed == power_bound(400)  # the higher one stands until the cut is acknowledged
     assert "b" not in first.grants
     assert first.waiting == ("b",)
 
-    cut_sent = {"a": NodePower(first.grants["a"], PowerBound(400, 400), GrantVersion(1, 1)), "b": before["b"]}
+    cut_sent = {"a": NodePower(first.grants["a"], power_bound(400), GrantVersion(1, 1)), "b": before["b"]}
     assert admit_grants(wanted, cut_sent, caps, epoch=1).grants == {}
 
     cut_done = {"a": holding(want("a", 200), generation=2), "b": before["b"]}
@@ -88,9 +89,10 @@ def test_the_reserve_that_is_kept_up_to_date_is_the_one_that_is_reckoned_anew(
     for index, draw in commits:
         node = str(index % len(draws))
         now[node] = draw
-        kept.commit(node, draw)
+        kept.commit(node, NodeMilliwatts(draw))
     node = str(last[0] % len(draws))
-    assert kept.with_draw(node, last[1]) == row.reserve.of((now | {node: last[1]}).items())
+    then = {name: NodeMilliwatts(draw) for name, draw in (now | {node: last[1]}).items()}
+    assert kept.with_draw(node, NodeMilliwatts(last[1])) == row.reserve.of(then.items())
 
 
 def test_no_two_raises_share_the_same_room() -> None:
@@ -123,7 +125,7 @@ def test_the_cut_of_a_node_goes_even_where_its_raise_must_wait() -> None:
 def braked(milliwatts: int, *limits: int) -> NodePower:
     """A node of which a brake has lowered what stands to so much."""
     stands = replace(standing(want("a", *limits)), min_power_limit_milliwatts=FLOOR)
-    return NodePower(stands, PowerBound(milliwatts, milliwatts), stands.version, braked_milliwatts=milliwatts)
+    return NodePower(stands, power_bound(milliwatts), stands.version, braked_milliwatts=NodeMilliwatts(milliwatts))
 
 
 def test_what_a_brake_has_taken_comes_back_as_any_other_raise() -> None:
@@ -135,7 +137,7 @@ def test_what_a_brake_has_taken_comes_back_as_any_other_raise() -> None:
 
 def test_a_grant_that_a_brake_has_lowered_is_sent_again_though_it_says_the_same() -> None:
     stands = standing(want("a", 300, 300))
-    before = NodePower(stands, PowerBound(400, 400), stands.version, braked_milliwatts=400)
+    before = NodePower(stands, power_bound(400), stands.version, braked_milliwatts=NodeMilliwatts(400))
     admission = admit_grants([want("a", 300, 300)], {"a": before}, [cap(600, "a")], epoch=1)
     assert limits(admission, "a") == [300, 300]
     assert admission.grants["a"].same_content(stands)
@@ -145,7 +147,7 @@ def test_a_new_entry_waits_at_the_smallest_limit() -> None:
     before = {"a": holding(want("a", 300, rest=FLOOR))}
     admission = admit_grants([want("a", 300, 300)], before, [cap(450, "a")], epoch=1)
     assert limits(admission, "a") == [300, FLOOR]
-    assert admission.grants["a"].bound == PowerBound(400, 400)
+    assert admission.grants["a"].bound == power_bound(400)
 
 
 def test_the_same_state_gives_the_same_grants_whatever_the_order() -> None:
@@ -208,22 +210,23 @@ def test_foreign_pods_are_given_no_more_than_they_had(
     wanted: tuple[int, int], before: tuple[int, int] | None, left: tuple[int, int]
 ) -> None:
     def devices(pair: tuple[int, int]) -> OtherGpuLimits:
-        return OtherGpuLimits(foreign_gpus=pair[0], foreign_power_limit_milliwatts=pair[1])
+        return OtherGpuLimits(foreign_gpus=pair[0], foreign_power_limit_milliwatts=MilliwattsPerGpu(pair[1]))
 
     current = None if before is None else replace(grant(300), other_gpus=devices(before))
-    held = without_raises(want("a", 100, rest=900, other_gpus=devices(wanted)), current, PowerBound(300, 300))
+    held = without_raises(want("a", 100, rest=900, other_gpus=devices(wanted)), current, power_bound(300))
     assert (held.other_gpus.foreign_gpus, held.other_gpus.foreign_power_limit_milliwatts) == left
-    assert held.bound == PowerBound(300, 300)
+    assert held.bound == power_bound(300)
 
 
 def test_no_foreign_pod_has_a_higher_limit_than_it_had() -> None:
     def others(ordinary: int, **pods: int) -> OtherGpuLimits:
-        limits = tuple(ForeignPodLimit("team", name, limit) for name, limit in sorted(pods.items()))
-        return OtherGpuLimits(foreign_gpus=4, foreign_power_limit_milliwatts=ordinary, foreign_pods=limits)
+        limits = tuple(ForeignPodLimit("team", name, MilliwattsPerGpu(limit)) for name, limit in sorted(pods.items()))
+        ordinary_limit = MilliwattsPerGpu(ordinary)
+        return OtherGpuLimits(foreign_gpus=4, foreign_power_limit_milliwatts=ordinary_limit, foreign_pods=limits)
 
     before, wanted = others(200, kept=150, named=120), others(250, kept=300, new=180, raised=400)
     current = replace(grant(300), other_gpus=before)
-    held = without_raises(want("a", 100, rest=900, other_gpus=wanted), current, PowerBound(300, 300)).other_gpus
+    held = without_raises(want("a", 100, rest=900, other_gpus=wanted), current, power_bound(300)).other_gpus
     assert held == others(200, kept=150, named=120, new=180)
     assert without_entries(want("a", 100, other_gpus=wanted)).other_gpus.foreign_pods == ()
 
@@ -270,8 +273,8 @@ def test_an_adopted_grant_is_written_even_if_it_says_the_same() -> None:
 
 def test_a_first_grant_is_covered_by_the_defaults_that_a_node_starts_at() -> None:
     admission = admit_grants([want("a", 100, rest=100)], {"a": power(None, 800)}, [cap(300, "a")], epoch=1)
-    assert admission.grants["a"].bound == PowerBound(200, 200)
-    assert admission.grants["a"].committed == PowerBound(800, 800)
+    assert admission.grants["a"].bound == power_bound(200)
+    assert admission.grants["a"].committed == power_bound(800)
     assert admission.grants["a"].generation == 1
 
 
@@ -295,7 +298,7 @@ def test_generations_pass_whatever_was_sent_or_accepted(
 
 def test_a_grant_behind_what_the_agent_has_accepted_is_sent_anew() -> None:
     item = want("a", 200)
-    behind = NodePower(standing(item), PowerBound(200, 200), GrantVersion(1, 7))
+    behind = NodePower(standing(item), power_bound(200), GrantVersion(1, 7))
     admission = admit_grants([item], {"a": behind}, [cap(200, "a")], epoch=1)
     assert admission.grants["a"].version == (1, 8)
 
@@ -321,23 +324,23 @@ def test_what_is_held_back_is_expected_to_draw_no_more_than_before(
     predicted: tuple[int, ...], committed: int, expected: list[int]
 ) -> None:
     target = want("a", *[300] * len(predicted), expected=predicted)
-    held = without_raises(target, standing(want("a", *[200] * len(predicted))), PowerBound(600, committed))
+    held = without_raises(target, standing(want("a", *[200] * len(predicted))), power_bound(600, committed))
     assert [bound.expected_milliwatts for bound in held.job_bounds] == expected
 
 
 def test_what_needs_no_room_keeps_its_foreign_pods() -> None:
     target = want("a", 300, rest=100, other_gpus=OtherGpuLimits(foreign_gpus=1))
-    held = without_raises(target, grant(300), PowerBound(300, 300))
+    held = without_raises(target, grant(300), power_bound(300))
     assert held.other_gpus.foreign_gpus == 1
-    assert held.rest == PowerBound(100, 100)
+    assert held.rest == power_bound(100)
 
 
 def test_without_entries_every_pod_counts_as_foreign_at_the_smallest_limit() -> None:
     target = want("a", 300, 250, rest=40, expected=(60, 200), gpus=2, other_gpus=OtherGpuLimits(foreign_gpus=1))
     bare = without_entries(target)
     assert (bare.jobs, bare.job_bounds) == ((), ())
-    assert bare.other_gpus == OtherGpuLimits(foreign_gpus=5, foreign_power_limit_milliwatts=FLOOR)
-    assert bare.rest == PowerBound(40 + 4 * FLOOR, 40 + 2 * 60 + 2 * FLOOR)
+    assert bare.other_gpus == OtherGpuLimits(foreign_gpus=5, foreign_power_limit_milliwatts=MilliwattsPerGpu(FLOOR))
+    assert bare.rest == power_bound(40 + 4 * FLOOR, 40 + 2 * 60 + 2 * FLOOR)
 
 
 # --- held back, in general -------------------------------------------------------------------------------------------
@@ -360,13 +363,13 @@ def test_what_is_held_back_raises_nothing(
 ) -> None:
     def of(entries: list[tuple[int, int, int]], rest_milliwatts: int) -> GrantTarget:
         jobs = tuple(job_grant(f"a-{index}", limit, clock=clock) for index, (limit, _, clock) in enumerate(entries))
-        holds = tuple(PowerBound(limit, min(limit, draw)) for limit, draw, _ in entries)
-        rest_hold = PowerBound(rest_milliwatts, rest_milliwatts)
-        return GrantTarget("a", OtherGpuLimits(), 60, jobs, holds, rest_hold, FLOOR)
+        holds = tuple(power_bound(limit, min(limit, draw)) for limit, draw, _ in entries)
+        rest_hold = power_bound(rest_milliwatts)
+        return GrantTarget("a", OtherGpuLimits(), 60, jobs, holds, rest_hold, MilliwattsPerGpu(FLOOR))
 
     # As any grant does, the standing one covers the smallest limit of GPUs that no pod holds yet.
     standing_grant = standing(of(current, max(0, len(wanted) - len(current)) * FLOOR))
-    worst = standing_grant.bound + PowerBound(worst_above, worst_above)
+    worst = standing_grant.bound + power_bound(worst_above)
     held = without_raises(of(wanted, rest), standing_grant, worst)
     assert worst.covers(held.bound)
     before = {job.pod_name: job for job in standing_grant.jobs}

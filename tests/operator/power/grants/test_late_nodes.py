@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api.grant import PowerBound
+from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.state import CapStates
@@ -16,6 +16,7 @@ from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.power.nodes.reservations import NodeRules
 from msgspec.structs import replace
 
+from tests.support.milliwatts import power_bound
 from tests.support.operator_objects import (
     FLOOR,
     decision,
@@ -98,7 +99,7 @@ def targets(infos: list[NodeInfo], plan_watts: float) -> list[GrantTarget]:
 def watts(infos: list[NodeInfo], budget_watts: int, plan_watts: float = 300.0) -> dict[str, int]:
     """What each GPU of the nodes' jobs should have under a cap over all of them."""
     nodes = {info.name: info for info in infos}
-    cap = CapBudget("row", frozenset(nodes), budget_watts * 1000)
+    cap = CapBudget("row", frozenset(nodes), NodeMilliwatts(budget_watts * 1000))
     fitting, _ = throttled(targets(infos, plan_watts), nodes, [cap], {})
     return {target.node: target.jobs[0].power_limit_milliwatts // 1000 for target in fitting}
 
@@ -113,14 +114,14 @@ def test_where_a_cap_needs_watts_late_nodes_pay_as_the_others_which_make_room_un
 @pytest.mark.parametrize(("budget_watts", "fits"), [(4800, True), (4000, False)])
 def test_it_is_known_whether_a_plan_fits_as_it_is(late: bool, budget_watts: int, fits: bool) -> None:
     infos = [node("a", late=late), node("b", late=False)]
-    cap = CapBudget("row", frozenset(("a", "b")), budget_watts * 1000)
+    cap = CapBudget("row", frozenset(("a", "b")), NodeMilliwatts(budget_watts * 1000))
     assert throttled(targets(infos, 300.0), {info.name: info for info in infos}, [cap], {})[1] is fits
 
 
 def test_a_plan_that_asks_more_of_a_late_node_than_it_is_granted_fits() -> None:
     """To lower what others have would gain nothing: the next plan comes to the same."""
     infos = [node("a", granted=250_000), node("b", late=False)]
-    cap = CapBudget("row", frozenset(("a", "b")), 9999 * 1000)
+    cap = CapBudget("row", frozenset(("a", "b")), NodeMilliwatts(9999 * 1000))
     fitting, fits = throttled(targets(infos, 300.0), {info.name: info for info in infos}, [cap], {})
     assert ([target.jobs[0].power_limit_milliwatts for target in fitting], fits) == ([250_000, 300_000], True)
 
@@ -144,7 +145,7 @@ def test_pods_on_a_late_node_keep_what_they_were_granted_and_get_no_more() -> No
     (kept,) = unraised([target], {"a": info})
     assert (target.jobs[0].power_limit_milliwatts, target.jobs[0].clock_max_megahertz) == (350_000, PLANNED_MEGAHERTZ)
     assert (kept.jobs[0].power_limit_milliwatts, kept.jobs[0].clock_max_megahertz) == (200_000, 1200)
-    assert kept.job_bounds == (PowerBound(8 * 200_000, min(8 * 200_000, target.job_bounds[0].expected_milliwatts)),)
+    assert kept.job_bounds == (power_bound(8 * 200_000, min(8 * 200_000, target.job_bounds[0].expected_milliwatts)),)
     assert kept.rest == target.rest
     stranger = replace(info, power=replace(info.power, grant=grant(8 * FLOOR, generation=2)))
     assert unraised([target], {"a": stranger})[0].jobs[0].power_limit_milliwatts == FLOOR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from flyball_api.grant import Grant, JobGrant, PowerBound
+from flyball_api.grant import Grant, JobGrant
 from flyball_api.power_cap import ForeignWeight
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.examples import examples
+from tests.support.milliwatts import power_bound
 from tests.support.operator_objects import (
     DEFAULT,
     FLOOR,
@@ -90,7 +91,7 @@ def test_a_running_pod_gets_what_the_plan_says() -> None:
         4,
     )
     assert (job.power_limit_milliwatts, job.clock_min_megahertz, job.clock_max_megahertz) == (LIMIT, 0, 1200)
-    assert item.job_bounds == (PowerBound(4 * LIMIT, 4 * 210_000),)  # predicted draw and the guard
+    assert item.job_bounds == (power_bound(4 * LIMIT, 4 * 210_000),)  # predicted draw and the guard
     assert item.rest.limit_milliwatts == 4 * FLOOR
     assert item.rest.expected_milliwatts == 4 * 58_000  # an idle A100
     assert item.min_limit_milliwatts == FLOOR
@@ -104,7 +105,7 @@ def test_the_predicted_draw_is_never_above_the_limit() -> None:
         [incarnation_view("uid-train", 1, A)],
         [running_pod("p", "a", uid="uid-train", gpus=4)],
     )["a"]
-    assert item.job_bounds == (PowerBound(4 * LIMIT, 4 * LIMIT),)
+    assert item.job_bounds == (power_bound(4 * LIMIT),)
 
 
 @pytest.mark.parametrize(("watts", "milliwatts"), [(300.0, 300_000), (299.9999, 299_999), (1.0, FLOOR)])
@@ -146,11 +147,11 @@ def test_pods_keep_what_they_have_while_there_is_no_plan() -> None:
     assert limits(item) == {"p": LIMIT}
     assert item.jobs[0].clock_max_megahertz == 1200
     # Of 800 W, four idle GPUs are predicted to draw 58 W each.
-    assert item.job_bounds == (PowerBound(4 * LIMIT, 800_000 - 4 * 58_000),)
+    assert item.job_bounds == (power_bound(4 * LIMIT, 800_000 - 4 * 58_000),)
     odd = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY, expected=800_001))["a"]
-    assert odd.job_bounds == (PowerBound(4 * LIMIT, 800_000 - 4 * 58_000 + 4),)  # rounded up, for each GPU
+    assert odd.job_bounds == (power_bound(4 * LIMIT, 800_000 - 4 * 58_000 + 4),)  # rounded up, for each GPU
     all_of_it = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY, expected=1_600_000))["a"]
-    assert all_of_it.job_bounds == (PowerBound(4 * LIMIT, 4 * LIMIT),)
+    assert all_of_it.job_bounds == (power_bound(4 * LIMIT),)
     nothing = grant(0, jobs=(ENTRY,))
     assert limits(wanted([ready_node("a")], (), [PLACED], [RUNNING], before={"a": nothing})["a"]) == {"p": LIMIT}
 
@@ -472,7 +473,7 @@ def foreign_item(rules: NodeRules) -> GrantTarget:
 def test_foreign_pods_are_reserved_at_the_default() -> None:
     item = foreign_item(NodeRules())
     assert (item.other_gpus.foreign_gpus, item.other_gpus.foreign_power_limit_milliwatts) == (4, 0)
-    assert item.rest == PowerBound(4 * DEFAULT + 4 * FLOOR, 4 * DEFAULT + 4 * 58_000)
+    assert item.rest == power_bound(4 * DEFAULT + 4 * FLOOR, 4 * DEFAULT + 4 * 58_000)
 
 
 def test_or_limited_where_a_cap_says_so() -> None:
@@ -518,7 +519,8 @@ def test_gpus_that_the_agent_does_not_see_stay_reserved_at_their_default() -> No
 
 
 def test_the_failsafe_is_passed_on() -> None:
-    item = wanted([ready_node("a")], rules={"a": NodeRules(failsafe=Failsafe(200_000, hold_seconds=900))})["a"]
+    failsafe = Failsafe(MilliwattsPerGpu(200_000), hold_seconds=900)
+    item = wanted([ready_node("a")], rules={"a": NodeRules(failsafe=failsafe)})["a"]
     assert item.other_gpus.failsafe_power_limit_milliwatts == 200_000
     assert item.other_gpus.failsafe_hold_seconds == 900
 

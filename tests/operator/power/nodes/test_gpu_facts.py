@@ -43,8 +43,8 @@ def test_power_is_bounded_by_a_smaller_largest_limit_that_is_reported(product: s
 
 def test_limits_of_gpus_of_no_known_model_are_those_reported() -> None:
     """Without clocks nothing can be planned with them, but what their limits are is said."""
-    limits = {"minMilliwatts": 150_000, "defaultMilliwatts": 300_000, "maxMilliwatts": 350_000}
-    facts = facts_of(raw_device(0, **limits) | NO_CLOCKS, product=NOBODY_KNOWS)
+    device = raw_device(0, minMilliwatts=150_000, defaultMilliwatts=300_000, maxMilliwatts=350_000)
+    facts = facts_of(device | NO_CLOCKS, product=NOBODY_KNOWS)
     assert facts.model is None
     assert (facts.min_limit_milliwatts, facts.default_limit_milliwatts) == (150_000, 300_000)
     assert (facts.max_limits_milliwatts, facts.largest_milliwatts) == (350_000, 350_000)

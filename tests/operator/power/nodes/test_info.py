@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
-from flyball_api.grant import PowerBound
 from flyball_api.names import STARTUP_TAINT
 from flyball_api.workloads import PodView, read_node
 from flyball_operator.jobs.feasibility.fitting import withheld_gpus
@@ -18,6 +17,7 @@ from flyball_operator.power.nodes.info import ForeignPod, NodeInfo, former_label
 from flyball_operator.settings import Settings
 from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS
 
+from tests.support.milliwatts import power_bound
 from tests.support.operator_objects import (
     A100,
     DEFAULT,
@@ -45,7 +45,7 @@ def info_of(gpu_node: GpuNode | None, *, gpus: int = 8, product: str = A100, sil
 
 def test_a_new_node_is_reserved_at_its_defaults_by_the_catalogue() -> None:
     info = info_of(None)
-    assert info.power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
+    assert info.power.committed == power_bound(8 * DEFAULT)
     assert info.power.grant is None
     assert (info.min_limit_milliwatts, info.default_limit_milliwatts, info.max_limits_milliwatts) == (
         FLOOR,
@@ -175,13 +175,13 @@ def test_power_beyond_what_such_gpus_can_draw_is_not_believed(reported: int, bel
 def test_a_first_grant_without_an_answer_changes_nothing() -> None:
     """Once written, the GPUNode has no devices yet: they must not count a second time."""
     sent = grant(8 * FLOOR, committed=8 * DEFAULT)
-    assert info_of(gpu_node_view("a", sent, devices=0)).power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
-    assert info_of(gpu_node_view("a", sent)).power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
+    assert info_of(gpu_node_view("a", sent, devices=0)).power.committed == power_bound(8 * DEFAULT)
+    assert info_of(gpu_node_view("a", sent)).power.committed == power_bound(8 * DEFAULT)
 
 
 def test_an_acknowledged_node_holds_what_it_was_granted() -> None:
     info = ready_node("a")
-    assert info.power.committed == PowerBound(8 * FLOOR, 8 * FLOOR)
+    assert info.power.committed == power_bound(8 * FLOOR)
     assert info.power.accepted == (1, 1)
     assert info.commandable
     assert info.schedulable
@@ -192,7 +192,7 @@ def test_a_rebooted_node_may_draw_the_most_that_its_gpus_can() -> None:
     acknowledged_on = ("boot-0", "driver-1")
     view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR, acknowledged_on=acknowledged_on)
     info = info_of(view)
-    assert info.power.committed == PowerBound(8 * 450_000, 8 * 450_000)
+    assert info.power.committed == power_bound(8 * 450_000)
     assert not info.commandable
     assert info.proof_void
     assert not ready_node("a").proof_void
@@ -242,8 +242,8 @@ def test_an_acknowledgement_that_may_not_be_true_any_more_counts_for_nothing(
     """A boot without an agent behind it is seen by the Node alone, and a dead agent by its silence."""
     info = doubted_info(node, silent)
     assert info.doubt == doubt
-    assert info.power.committed == PowerBound(8 * 450_000, 8 * 450_000)
-    assert info.power_if_believed == PowerBound(8 * FLOOR, 8 * FLOOR)
+    assert info.power.committed == power_bound(8 * 450_000)
+    assert info.power_if_believed == power_bound(8 * FLOOR)
     assert not info.commandable
     assert not info.schedulable
 
@@ -254,14 +254,14 @@ def test_no_doubt_lowers_what_was_read_back_above_the_largest_limits() -> None:
     view = gpu_node_view("a", grant(8 * FLOOR), limits=read_back)
     info = read_nodes([node_view("a")], {"a": view}, [], frozenset(), silent={"a": 80.0})["a"]
     assert info.doubt != ""
-    assert info.power.committed == PowerBound(read_back, read_back)
+    assert info.power.committed == power_bound(read_back)
 
 
 @pytest.mark.parametrize("boot", ["boot-1", ""])
 def test_a_node_in_the_boot_of_its_acknowledgement_is_believed(boot: str) -> None:
     """So is one whose kubelet reports no boot."""
     info = doubted_info({"status": {"nodeInfo": {"bootID": boot}}})
-    assert (info.doubt, info.power.committed) == ("", PowerBound(8 * FLOOR, 8 * FLOOR))
+    assert (info.doubt, info.power.committed) == ("", power_bound(8 * FLOOR))
     assert info.schedulable
 
 
@@ -431,7 +431,7 @@ def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_ov
     silent = read_nodes(node, {}, [], frozenset(), known=KnownGpus(models))["a"]
     assert silent.gpu_model == models["Unheard-Of"]
     assert silent.default_limit_milliwatts == 250_000
-    devices = [raw_device(index, defaultMilliwatts=200_000, model="Unheard-Of") for index in range(8)]
+    devices = [raw_device(index, defaultMilliwatts=200_000) | {"model": "Unheard-Of"} for index in range(8)]
     told = read_nodes(node, {"a": gpu_node_view("a", None, devices=devices)}, [], frozenset(), known=KnownGpus(models))[
         "a"
     ]
