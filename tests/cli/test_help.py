@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from flyball_planner.policies.registry import policy_names
+from flyball_simulator.workloads.trace_library import TRACE_NAMES
 from flyball_testbed.demo.command import FIRST_CAP, HIGH_CAP, LOW_CAP
 from rich.text import Text
 
@@ -88,5 +89,13 @@ def test_the_demos_help_names_its_caps() -> None:
 def test_simulate_names_every_policy() -> None:
     """The names are written there once more: to import the policies would have help load the planner."""
     (policy,) = (each for each in COMMANDS["flyball simulate"].params if each.name == "policy")
-    told = re.split(r",\s*", policy.help.partition(", or ")[0])
-    assert told == list(policy_names()), "name it in the help of --policy, cli/flyball_cli/research/simulate.py"
+    named = re.split(r",\s*", policy.help.partition(", or ")[0])
+    assert named == list(policy_names()), "name it in the help of --policy, cli/flyball_cli/research/simulate.py"
+
+
+def test_simulate_and_compare_name_every_trace_of_the_library() -> None:
+    """Written once more for the same reason, but for both commands once."""
+    for command in ("simulate", "compare"):
+        (trace,) = (each for each in COMMANDS[f"flyball {command}"].params if each.name == "trace")
+        named = re.split(r",\s*", trace.help.partition(", or ")[0])
+        assert named == list(TRACE_NAMES), "name it in TraceOption, cli/flyball_cli/research/simulation_options.py"

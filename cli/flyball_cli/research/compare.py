@@ -12,6 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.research.simulation_options import (
+    BootSecondsOption,
+    DataOption,
+    FirstOption,
+    GpusOption,
+    GpusPerNodeOption,
+    ModelOption,
+    NodeOverheadOption,
+    PowerOffOption,
+    RestartScaleOption,
+    TraceFormatOption,
+    TraceOption,
     cluster_gpus,
     find_modules_here,
     settings_of,
@@ -35,9 +46,7 @@ def register(root: typer.Typer) -> None:
 
 
 def compare(
-    trace: Annotated[
-        str, typer.Option(help="itp, itp-months, itp-02, philly, pai, synthetic, or a CSV (plain or .gz).")
-    ],
+    trace: TraceOption,
     policies: Annotated[
         str,
         typer.Option(
@@ -54,26 +63,23 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 1,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")] = None,
+    gpus: GpusOption = None,
     load: Annotated[
         float | None,
         typer.Option(help="Instead of --gpus: as many as this load of the trace takes (default: 0.8)."),
     ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="A power of two.")] = 8,
-    model: Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")] = "fitted",
-    power_off_empty_nodes: Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")] = False,
+    gpus_per_node: GpusPerNodeOption = 8,
+    model: ModelOption = "fitted",
+    power_off_empty_nodes: PowerOffOption = False,
     both: Annotated[
         bool, typer.Option("--on-and-off", help="Every policy twice: empty nodes left on, and powered off.")
     ] = False,
-    restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
-    boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
-    node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
-    first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
-    trace_format: Annotated[
-        str | None,
-        typer.Option(help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: by the file's header)."),
-    ] = None,
-    data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
+    restart_scale: RestartScaleOption = 1.0,
+    boot_seconds: BootSecondsOption = 120.0,
+    node_overhead_watts: NodeOverheadOption = 0.0,
+    first: FirstOption = None,
+    trace_format: TraceFormatOption = None,
+    data: DataOption = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Simulations at a time (default: one for each core).")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything again, also what an earlier call finished.")

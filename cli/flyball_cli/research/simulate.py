@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.research.simulation_options import (
+    BootSecondsOption,
+    DataOption,
+    FirstOption,
+    GpusOption,
+    GpusPerNodeOption,
+    ModelOption,
+    NodeOverheadOption,
+    PowerOffOption,
+    RestartScaleOption,
+    TraceFormatOption,
+    TraceOption,
     cluster_gpus,
     find_modules_here,
     objective_named,
@@ -29,9 +40,7 @@ def register(root: typer.Typer) -> None:
 
 
 def simulate(
-    trace: Annotated[
-        str, typer.Option(help="itp, itp-months, itp-02, philly, pai, synthetic, or a CSV (plain or .gz).")
-    ],
+    trace: TraceOption,
     policy: Annotated[
         str,
         typer.Option(
@@ -39,11 +48,11 @@ def simulate(
             "fifo, or module:Class of your own; +zeus or +priced appended lets Zeus, or the joule's price, choose clocks."
         ),
     ],
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")] = None,
+    gpus: GpusOption = None,
     load: Annotated[
         float | None, typer.Option(help="Instead of --gpus: as many as this load of the trace takes.")
     ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="A power of two.")] = 8,
+    gpus_per_node: GpusPerNodeOption = 8,
     power_limit: Annotated[
         float | None, typer.Option(help="Hard cap, and PowerFlow's eta: a fraction of all GPUs' default power limits.")
     ] = None,
@@ -70,21 +79,18 @@ def simulate(
         typer.Option("--energy-budget-watts", help="Of the policy price: the mean draw to meet; moves the price."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws models, batch sizes and noise.")] = 0,
-    model: Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")] = "fitted",
+    model: ModelOption = "fitted",
     model_error: Annotated[float, typer.Option(min=0.0, help="Of --model noisy: the relative error.")] = 0.1,
-    power_off_empty_nodes: Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")] = False,
-    restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
-    boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
-    node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
+    power_off_empty_nodes: PowerOffOption = False,
+    restart_scale: RestartScaleOption = 1.0,
+    boot_seconds: BootSecondsOption = 120.0,
+    node_overhead_watts: NodeOverheadOption = 0.0,
     objective: Annotated[
         str, typer.Option(help="Of every job: time, balanced or energy; powerflow-strict keeps to it.")
     ] = "time",
-    first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
-    trace_format: Annotated[
-        str | None,
-        typer.Option(help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: by the file's header)."),
-    ] = None,
-    data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
+    first: FirstOption = None,
+    trace_format: TraceFormatOption = None,
+    data: DataOption = None,
     output: Annotated[
         Path | None, typer.Option(file_okay=False, help="For result.json, jobs.csv, timeline.csv and .png.")
     ] = None,

@@ -1,4 +1,4 @@
-"""What `flyball simulate` and `flyball compare` have in common: the cluster and the jobs."""
+"""What `flyball simulate` and `flyball compare` have in common: their options, the cluster and the jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 
 MODELS = ("ideal", "fitted", "noisy")
 MAX_STEPS = 100_000  # rows of a schedule
+
+TraceOption = Annotated[
+    str, typer.Option(help="itp, itp-months, itp-02, philly, pai, synthetic, or a CSV (plain or .gz).")
+]
+TraceFormatOption = Annotated[
+    str | None,
+    typer.Option(help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: by the file's header)."),
+]
+DataOption = Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")]
+FirstOption = Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")]
+GpusOption = Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")]
+GpusPerNodeOption = Annotated[int, typer.Option(min=1, help="A power of two.")]
+ModelOption = Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")]
+PowerOffOption = Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")]
+RestartScaleOption = Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")]
+BootSecondsOption = Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")]
+NodeOverheadOption = Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")]
 
 
 def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_format: str | None) -> WorkloadSource:
