@@ -45,7 +45,7 @@ from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
-from flyball_operator.term.leader_term import LeaderTerm
+from flyball_operator.term.leader_term import Deciders, LeaderTerm, Writers
 from flyball_operator.term.pace import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
@@ -106,22 +106,22 @@ class Bench:
         settings = Settings()
         executor = Executor(self.session, lambda: None, self.watches.absorb, gpu_resources=DEFAULT_GPU_RESOURCES)
         self.time = 0.0
+        books = EnergyReports(self.session, EnergyRates(), settings.report_seconds, settings.report_days)
         self.term = LeaderTerm(
             1,
             settings,
             self.watches,
-            power=PowerController(1, PowerSettings()),
-            jobs=JobController(settings.status_interval_seconds, self.learner, DEFAULT_GPU_RESOURCES),
-            plans=Plans(self.planner, settings.policy, settings.replan_seconds, 1, lambda: None, self.metrics),
-            learner=self.learner,
-            executor=executor,
-            reporter=Reporter(executor),
-            metrics=self.metrics,
-            background=self.background,
-            meters=Meters({}, None, lambda: None, lambda: NOW),
-            wall_clock=lambda: NOW + timedelta(seconds=self.time),
-            recurrences=Recurrences(self.learner),
-            energy_reports=EnergyReports(self.session, EnergyRates(), settings.report_seconds, settings.report_days),
+            Meters({}, None, lambda: None, lambda: NOW),
+            Deciders(
+                PowerController(1, PowerSettings()),
+                JobController(settings.status_interval_seconds, self.learner, DEFAULT_GPU_RESOURCES),
+                Plans(self.planner, settings.policy, settings.replan_seconds, 1, lambda: None, self.metrics),
+                self.learner,
+                Recurrences(self.learner),
+            ),
+            Writers(executor, Reporter(executor), books, self.background),
+            self.metrics,
+            lambda: NOW + timedelta(seconds=self.time),
         )
 
     def new_learner(self) -> Learner:

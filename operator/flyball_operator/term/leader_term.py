@@ -7,7 +7,7 @@ and one that takes over all lead to the same end. What the controllers remember 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -50,6 +50,27 @@ CLAIM_UNANSWERED_SECONDS = 1.0
 LOADING_PAUSE_SECONDS = 0.25
 
 
+@dataclass(frozen=True)
+class Deciders:
+    """What decides in a term: on power, on jobs and on their plan, with what has been learned of jobs."""
+
+    power: PowerController | ObservingController
+    jobs: JobController
+    plans: Plans
+    learner: Learner
+    recurrences: Recurrences
+
+
+@dataclass(frozen=True)
+class Writers:
+    """What carries out what was decided: the requests, the statuses with their Events, the books, and the tasks of all."""
+
+    executor: Executor
+    reporter: Reporter
+    energy_reports: EnergyReports
+    background: Background
+
+
 class LeaderTerm:
     """The cycles of one leader under one epoch; a new term starts with new controllers."""
 
@@ -58,41 +79,36 @@ class LeaderTerm:
         epoch: int,
         settings: Settings,
         watches: Watches,
-        power: PowerController | ObservingController,
-        jobs: JobController,
-        plans: Plans,
-        learner: Learner,
-        recurrences: Recurrences,
-        executor: Executor,
-        reporter: Reporter,
-        metrics: OperatorMetrics,
-        background: Background,
         meters: Meters,
+        deciders: Deciders,
+        writers: Writers,
+        metrics: OperatorMetrics,
         wall_clock: Callable[[], datetime],
-        energy_reports: EnergyReports,
     ) -> None:
+        power, jobs, recurrences = deciders.power, deciders.jobs, deciders.recurrences
+        executor, reporter, background = writers.executor, writers.reporter, writers.background
         self._epoch = epoch
-        self._energy_reports = energy_reports
-        self._signal = SignalFile(settings.signal_file)
         self._settings = settings
         self._watches = watches
+        self._meters = meters
+        self._signal = SignalFile(settings.signal_file)
         self._power = power
         self._jobs = jobs
-        self._plans = plans
+        self._plans = deciders.plans
         self._job_states = JobStates()
-        self._learner = learner
+        self._learner = deciders.learner
         self._recurrences = recurrences
-        self._trials = Trials(learner, settings)
+        self._trials = Trials(deciders.learner, settings)
         self._executor = executor
         self._reporter = reporter
-        self._metrics = metrics
+        self._energy_reports = writers.energy_reports
         self._background = background
-        self._meters = meters
+        self._metrics = metrics
         self._power_execution = PowerExecution(power, executor, reporter, background)
         planner = PipelinePlanner(settings.planner_url, settings.planner_token_file)
         self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock, planner)
         self._plain_job_execution = PlainJobExecution(executor, reporter, background)
-        self._energy_book_keeping = EnergyBookKeeping(energy_reports, executor, background, wall_clock)
+        self._energy_book_keeping = EnergyBookKeeping(writers.energy_reports, executor, background, wall_clock)
         self._stopping: Collection[tuple[str, int]] = ()  # of the last cycle in which jobs were decided on
         self.soonest_change_seconds = 0.0  # until power has to be decided on again; 0 while limits are being lowered
         self.power_decided = False  # in the last cycle, also where it failed

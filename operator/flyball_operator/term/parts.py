@@ -24,7 +24,7 @@ from flyball_operator.report.events import EventRecorder
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import OBSERVE, Settings
-from flyball_operator.term.leader_term import LeaderTerm
+from flyball_operator.term.leader_term import Deciders, LeaderTerm, Writers
 from flyball_operator.term.pace import CyclePace
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
@@ -62,10 +62,7 @@ def new_term(epoch: int, lasting: Lasting, check: Callable[[], None]) -> LeaderT
         observe_write=metrics.observe_write,
         wall_clock=lasting.wall_clock,
     )
-    return LeaderTerm(
-        epoch,
-        settings,
-        lasting.watches,
+    deciders = Deciders(
         power=(ObservingController if observe else PowerController)(epoch, _power_settings(settings)),
         jobs=JobController(
             settings.status_interval_seconds,
@@ -78,22 +75,21 @@ def new_term(epoch: int, lasting: Lasting, check: Callable[[], None]) -> LeaderT
         plans=Plans(lasting.worker, settings.policy, settings.replan_seconds, epoch, lasting.pace.wake, metrics),
         learner=lasting.learner,
         recurrences=Recurrences(lasting.learner),
-        executor=executor,
-        reporter=Reporter(executor, lasting.events),
-        metrics=metrics,
-        background=Background(lasting.pace.wake),
-        meters=Meters(
-            lasting.meter_endpoints,
-            settings.meter_directory,
-            lasting.pace.wake_at_once,
-            lasting.wall_clock,
-            lasting.monotonic,
-        ),
-        wall_clock=lasting.wall_clock,
-        energy_reports=EnergyReports(
-            lasting.session, settings.energy_rates, settings.report_seconds, settings.report_days
-        ),
     )
+    writers = Writers(
+        executor,
+        Reporter(executor, lasting.events),
+        EnergyReports(lasting.session, settings.energy_rates, settings.report_seconds, settings.report_days),
+        Background(lasting.pace.wake),
+    )
+    meters = Meters(
+        lasting.meter_endpoints,
+        settings.meter_directory,
+        lasting.pace.wake_at_once,
+        lasting.wall_clock,
+        lasting.monotonic,
+    )
+    return LeaderTerm(epoch, settings, lasting.watches, meters, deciders, writers, metrics, lasting.wall_clock)
 
 
 def _power_settings(settings: Settings) -> PowerSettings:

@@ -39,7 +39,13 @@ from flyball_operator.report.events import Regarding
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
-from flyball_operator.term.leader_term import CLAIM_UNANSWERED_SECONDS, SHORTEST_PAUSE_SECONDS, LeaderTerm
+from flyball_operator.term.leader_term import (
+    CLAIM_UNANSWERED_SECONDS,
+    SHORTEST_PAUSE_SECONDS,
+    Deciders,
+    LeaderTerm,
+    Writers,
+)
 from flyball_operator.term.power_execution import HOUSEKEEPING_AT_ONCE
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.lost_answers import LOST_AFTER_SECONDS
@@ -242,18 +248,17 @@ class Bench:
             1,
             Settings(mode=mode, exploration_permille=exploration_permille, profiled_power_limits=profiled_power_limits),
             unchecked,
-            power=PowerController(1, power or PowerSettings()),
-            jobs=jobs,
-            plans=Plans(self.planner, "powerflow-strict", 10.0, 1, self.woken.set, self.metrics),
-            learner=learner,
-            recurrences=Recurrences(learner),
-            executor=executor,
-            reporter=Reporter(executor, self.events),
-            metrics=self.metrics,
-            background=self.background,
-            meters=Meters({}, None, self.woken.set, lambda: NOW),
-            wall_clock=lambda: NOW,
-            energy_reports=no_books,
+            Meters({}, None, self.woken.set, lambda: NOW),
+            Deciders(
+                PowerController(1, power or PowerSettings()),
+                jobs,
+                Plans(self.planner, "powerflow-strict", 10.0, 1, self.woken.set, self.metrics),
+                learner,
+                Recurrences(learner),
+            ),
+            Writers(executor, Reporter(executor, self.events), no_books, self.background),
+            self.metrics,
+            lambda: NOW,
         )
 
     def no_book_due(self, now: datetime, monotonic: float) -> None:
