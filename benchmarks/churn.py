@@ -140,13 +140,13 @@ class Churn:
 
     async def churn(self, per_minute: float, seconds: float, halfway: Callable[[], None]) -> None:
         """End and submit in turn, at an even pace; what is late is not caught up on."""
-        pause, begun, told = 60.0 / per_minute, time.monotonic(), False
+        pause, begun, shown = 60.0 / per_minute, time.monotonic(), False
         while time.monotonic() - begun < seconds:
             at = time.monotonic()
             await self.end_one()
             await self.submit()
-            if not told and at - begun >= seconds / 2:
-                told = True
+            if not shown and at - begun >= seconds / 2:
+                shown = True
                 halfway()
             await asyncio.sleep(max(0.0, pause - (time.monotonic() - at)))
 
@@ -231,8 +231,8 @@ def stages(jobs: list[Seen]) -> str:
         "watts granted and pods placed": [seen.pods_placed - seen.pods_made for seen in started],
         "pods ready": [seen.pods_ready - seen.pods_placed for seen in started],
     }
-    said = (f"{name} {percentile(took, 0.5):.2f} (p99 {percentile(took, 0.99):.2f})" for name, took in steps.items())
-    return "of that, median seconds until " + ", ".join(said)
+    medians = (f"{name} {percentile(took, 0.5):.2f} (p99 {percentile(took, 0.99):.2f})" for name, took in steps.items())
+    return "of that, median seconds until " + ", ".join(medians)
 
 
 def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:
@@ -243,11 +243,11 @@ def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, firs
     waits = [seen.pods_ready - seen.submitted for seen in new if seen.pods_ready]
     report.times("submissions", waits, "submission to running pods, p99")
     print(stages(new))
-    changes = [(seen.said_ready, seen.pods_ready, "ready") for seen in new if seen.said_ready and seen.pods_ready]
+    changes = [(seen.shown_ready, seen.pods_ready, "ready") for seen in new if seen.shown_ready and seen.pods_ready]
     changes += [
-        (seen.said_ended, seen.pods_ended, "ended") for seen in jobs if seen.said_ended and seen.pods_ended >= first
+        (seen.shown_ended, seen.pods_ended, "ended") for seen in jobs if seen.shown_ended and seen.pods_ended >= first
     ]
-    late = sorted(((max(0.0, said - was), was - churn.cut_at, what) for said, was, what in changes), reverse=True)
+    late = sorted(((max(0.0, shown - was), was - churn.cut_at, what) for shown, was, what in changes), reverse=True)
     report.times("changes", [seconds for seconds, _, _ in late], "a state's change until its status says so, p99")
     print(
         "the slowest: " + "; ".join(f"{what} {after:+.0f} s of the cut, {took:.2f} s" for took, after, what in late[:5])
@@ -324,12 +324,12 @@ async def at_once(report: Report, churn: Churn, count: int, patience: float) -> 
     decided = max(seen.decided for seen in jobs) - begun
     after = Costs.now(churn.site)
     writes = (after.writes - before.writes)["energyawarejobs/status"]
-    told = [seen.decided - seen.submitted for seen in jobs]
+    took = [seen.decided - seen.submitted for seen in jobs]
     report.goal(
         "all decided on, s",
         decided - submitted,
         f" after the last of {count} was taken, which took {submitted:.0f} s; {writes / count:.2f} status writes a job; "
-        f"from submission to decision: median {percentile(told, 0.5):.1f}, p99 {percentile(told, 0.99):.1f} s",
+        f"from submission to decision: median {percentile(took, 0.5):.1f}, p99 {percentile(took, 0.99):.1f} s",
     )
     report.goal("operator's memory, MB", memory_megabytes(churn.site.parts[OPERATOR].pid), "; of all its processes")
     print(costs(before, after))

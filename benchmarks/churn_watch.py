@@ -17,11 +17,11 @@ class Seen:
     pods_made: float = 0.0
     pods_placed: float = 0.0
     pods_ready: float = 0.0
-    said_ready: float = 0.0
+    shown_ready: float = 0.0
     pods_ended: float = 0.0
-    said_ended: float = 0.0
+    shown_ended: float = 0.0
     decided: float = 0.0
-    told: float = 0.0  # its last status
+    status_at: float = 0.0  # its last status
     oldest_figures: float = 0.0  # seconds between two statuses while it ran
 
 
@@ -41,13 +41,13 @@ class Watch:
         admitted = conditions.get("Admitted", {})
         if not seen.decided and admitted and admitted["reason"] != "Planning":
             seen.decided = now
-        if _true(conditions, "Ready") and not seen.said_ready:
-            seen.said_ready = now
-        if (_true(conditions, "Succeeded") or _true(conditions, "Failed")) and not seen.said_ended:
-            seen.said_ended = now
-        if name in self.running and seen.told:
-            seen.oldest_figures = max(seen.oldest_figures, now - seen.told)
-        seen.told = now
+        if _true(conditions, "Ready") and not seen.shown_ready:
+            seen.shown_ready = now
+        if (_true(conditions, "Succeeded") or _true(conditions, "Failed")) and not seen.shown_ended:
+            seen.shown_ended = now
+        if name in self.running and seen.status_at:
+            seen.oldest_figures = max(seen.oldest_figures, now - seen.status_at)
+        seen.status_at = now
         if _true(conditions, "Ready"):
             self.running.add(name)
         else:

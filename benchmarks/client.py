@@ -102,7 +102,7 @@ def main() -> int:
     alone = microseconds(steps, stepping(Job(Environment())))
     reporting_too = microseconds(steps, stepping(reported))
     loader = microseconds(steps // 20, loading(Job(Environment())))
-    said = reported.clock_megahertz
+    megahertz = reported.clock_megahertz
     reported.finish()
     print(f"an empty loop                      {nothing:8.3f} us")
     print(f"job.step()                         {alone:8.3f} us")
@@ -110,10 +110,10 @@ def main() -> int:
     print(f"and {SAMPLES} samples of a shuffled epoch  {loader:8.3f} us, {loader / SAMPLES:.2f} us a sample")
     imported = import_milliseconds()
     print(f"import flyball                     {imported:8.3f} ms (wanted: below {TARGET_IMPORT_MILLISECONDS:g})")
-    if said is None:
+    if megahertz is None:
         print("no report was answered: nothing was measured")
     kept = reporting_too < TARGET_MICROSECONDS and imported < TARGET_IMPORT_MILLISECONDS
-    return 0 if said is not None and kept else 1
+    return 0 if megahertz is not None and kept else 1
 
 
 if __name__ == "__main__":

@@ -147,9 +147,9 @@ def main() -> int:
         print(f"{what:18} {shares}, mean {statistics.fmean(values):,.0f} us")
     more = quantile(through, 0.99) - quantile(direct, 0.99)
     kept = more <= TARGET_MORE_MICROSECONDS and statistics.fmean(calls) <= TARGET_CALL_MICROSECONDS
-    said = "kept" if kept else "NOT KEPT"
+    verdict = "kept" if kept else "NOT KEPT"
     print(
-        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; 99 of 100 at most {more:,.0f} us more: {said}"
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; 99 of 100 at most {more:,.0f} us more: {verdict}"
     )
     return 0 if kept else 1
 

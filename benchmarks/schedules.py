@@ -44,7 +44,7 @@ from tests.support.schedules.run import Outcome, run, shrunk
 
 SEEDS_AT_ONCE = 20
 TRACE_LINES = 80
-TOLD_EVERY_SECONDS = 30.0
+SHOWN_EVERY_SECONDS = 30.0
 
 
 @dataclass
@@ -128,13 +128,13 @@ class Progress:
     def __init__(self, count: int | None, before: int) -> None:
         self._count = count
         self._before = before
-        self._started = self._told = time.monotonic()
+        self._started = self._shown_at = time.monotonic()
 
     def tell(self, total: Batch) -> None:
         now = time.monotonic()
-        if now - self._told < TOLD_EVERY_SECONDS:
+        if now - self._shown_at < SHOWN_EVERY_SECONDS:
             return
-        self._told, seconds = now, now - self._started
+        self._shown_at, seconds = now, now - self._started
         judged, left = self._before + total.schedules, ""
         if self._count is not None:
             minutes = (self._count - judged) * seconds / total.schedules / 60

@@ -46,8 +46,8 @@ def ask_planner(
                     return plan
             # It is still being planned: to ask again waits another minute.
     except urllib.error.HTTPError as error:
-        said = f"the planner at {where} refuses with {error.code} {error.reason}: {_reason(error)}"
-        raise (OSError(said) if error.code in (429, 503) else ValueError(said)) from None
+        refusal = f"the planner at {where} refuses with {error.code} {error.reason}: {_reason(error)}"
+        raise (OSError(refusal) if error.code in (429, 503) else ValueError(refusal)) from None
     except urllib.error.URLError as error:
         raise OSError(f"no planner answers at {where}: {error.reason} ($FLYBALL_PLANNER says where it is)") from None
 

@@ -27,7 +27,7 @@ class Line(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(self.layer(x), labels)}
 
 
-class Told(TrainerCallback):
+class PrintStep(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         print(f"step {state.global_step}", flush=True)
 
@@ -38,7 +38,7 @@ arguments = TrainingArguments(
     folder, report_to=[], disable_tqdm=True, use_cpu=True, **flyball.huggingface.arguments(job)
 )
 print(f"batch {arguments.per_device_train_batch_size} x {arguments.gradient_accumulation_steps}", flush=True)
-callbacks = [Told(), flyball.huggingface.FlyballCallback(job)]
+callbacks = [PrintStep(), flyball.huggingface.FlyballCallback(job)]
 Trainer(Line(), arguments, train_dataset=Points(), callbacks=callbacks).train(
     resume_from_checkpoint=get_last_checkpoint(folder)
 )

@@ -8,7 +8,7 @@ import keras
 import numpy
 
 
-class Told(keras.callbacks.Callback):
+class PrintStep(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         print(f"step {int(self.model.optimizer.iterations)}", flush=True)
 
@@ -24,5 +24,5 @@ callback = flyball.keras.FlyballCallback(job, batches)
 callback.restore(model)
 print(f"goes on after step {job.position.iteration}", flush=True)
 for epochs in batches.fits():
-    model.fit(batches, **epochs, shuffle=False, verbose=0, callbacks=[Told(), callback])
+    model.fit(batches, **epochs, shuffle=False, verbose=0, callbacks=[PrintStep(), callback])
 print("ended with", *(weight.item() for weight in model.get_weights()), flush=True)

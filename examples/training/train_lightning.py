@@ -22,7 +22,7 @@ class Line(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Told(Callback):
+class PrintStep(Callback):
     def __init__(self):
         self.steps = None
 
@@ -39,7 +39,7 @@ points = torch.utils.data.TensorDataset(torch.linspace(0, 1, 480)[:, None])
 callback = flyball.lightning.FlyballCallback(job, f"{sys.argv[1]}/last.ckpt")
 trainer = Trainer(
     accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-    max_epochs=-1, callbacks=[Told(), callback], **flyball.lightning.arguments(job),
+    max_epochs=-1, callbacks=[PrintStep(), callback], **flyball.lightning.arguments(job),
 )  # fmt: skip
 loader = torch.utils.data.DataLoader(points, batch_size=at_once)
 trainer.fit(Line(), loader, ckpt_path=callback.last_checkpoint)

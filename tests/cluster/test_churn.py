@@ -25,7 +25,7 @@ def test_jobs_that_come_and_go_are_all_seen(bench: Bench, capsys: pytest.Capture
                     await churn.end_one()
                     name = await churn.submit()
                     seen = churn.watch.jobs[name]
-                    await churn.until(lambda seen=seen: bool(seen.said_ready), "the next one runs", PATIENCE_SECONDS)  # type: ignore[misc]
+                    await churn.until(lambda seen=seen: bool(seen.shown_ready), "the next one runs", PATIENCE_SECONDS)  # type: ignore[misc]
                 report_churn(report, churn, before, Costs.now(bench.site), before.at)
             return churn, report
 
@@ -33,7 +33,7 @@ def test_jobs_that_come_and_go_are_all_seen(bench: Bench, capsys: pytest.Capture
     jobs = list(churn.watch.jobs.values())
     assert len(jobs) == 7
     assert all(seen.submitted <= seen.pods_ready and seen.decided for seen in jobs)
-    assert len([seen for seen in jobs if seen.pods_ended and seen.said_ended]) >= 2
+    assert len([seen for seen in jobs if seen.pods_ended and seen.shown_ended]) >= 2
     assert set(report.missed) <= set(GOALS)
     said = capsys.readouterr().out
     assert "submissions of 3: median" in said

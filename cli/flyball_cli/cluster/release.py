@@ -110,8 +110,8 @@ async def _annotate(session: ApiSession, kind: str, name: str, uid: str, undo: b
     from flyball_api.names import ANNOTATION_RELEASE
     from flyball_kube.errors import ApiError
 
-    word = None if undo else "true"
-    body = {"metadata": {"uid": uid, "annotations": {ANNOTATION_RELEASE: word}}}
+    value = None if undo else "true"
+    body = {"metadata": {"uid": uid, "annotations": {ANNOTATION_RELEASE: value}}}
     try:
         await session.patch(_resource(kind).path(name=name), body)
     except ApiError as error:

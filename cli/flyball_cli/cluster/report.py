@@ -45,11 +45,11 @@ class Output(StrEnum):
     JSON = "json"
 
 
-def _month(word: str) -> datetime:
+def _month(text: str) -> datetime:
     try:
-        return datetime.strptime(word, "%Y-%m").replace(tzinfo=UTC)
+        return datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
     except ValueError as error:
-        raise typer.BadParameter(f"{word!r} is no month, such as 2030-06") from error
+        raise typer.BadParameter(f"{text!r} is no month, such as 2030-06") from error
 
 
 def month_after(month: datetime) -> datetime:

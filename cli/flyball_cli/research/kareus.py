@@ -201,7 +201,7 @@ def search(
     \b
       flyball kareus search attention --clocks 1410:900:30 --sms 3:30:3 --wait 600
     """
-    from flyball_frontiers.kareus import asked_document, search_space, told
+    from flyball_frontiers.kareus import after_measurements, asked_document, search_space
     from flyball_frontiers.kareus.schedule import clock_choices
     from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
 
@@ -222,7 +222,7 @@ def search(
         asked = state.ask()
         _keep(folder / "asked.json", asked_document(state, asked))
         while asked:
-            following = _measured(folder / "measured.json", wait, partial(told, state, asked))
+            following = _measured(folder / "measured.json", wait, partial(after_measurements, state, asked))
             if following is None:
                 typer.echo(f"batch {state.batch} is to be measured: {len(asked)} schedules, in {folder}/asked.json")
                 return
@@ -237,11 +237,13 @@ def search(
     typer.echo(f"{measured} schedules of {len(state.candidates)} measured, {len(frontier.points)} on the frontier")
 
 
-def _measured(path: Path, seconds: float, told: Callable[[Any], PartitionSearch | None]) -> PartitionSearch | None:
+def _measured(
+    path: Path, seconds: float, search_after: Callable[[Any], PartitionSearch | None]
+) -> PartitionSearch | None:
     """The search after what was measured of its batch; None where that is not there within so many seconds."""
     until = time.monotonic() + seconds
     while True:
-        found = told(json.loads(read_text(path))) if path.exists() else None
+        found = search_after(json.loads(read_text(path))) if path.exists() else None
         if found is not None or time.monotonic() >= until:
             return found
         time.sleep(0.2)
@@ -256,7 +258,7 @@ def _keep(path: Path, document: Any) -> None:
 
 def _three(option: str, text: str) -> tuple[int, int, int]:
     try:
-        first, second, step = (int(word) for word in text.split(":"))
+        first, second, step = (int(number) for number in text.split(":"))
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not three whole numbers like 1410:900:30", param_hint=option) from None
     if step < 1:

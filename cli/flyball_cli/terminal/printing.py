@@ -48,15 +48,15 @@ def table_text(table: Table, lines: Iterable[Line] | None = None, width: int | N
 
 def columns_text(rows: Sequence[Sequence[str]], right: Sequence[bool], width: int | None = None) -> str:
     """Rows of words in columns; those of `right` are set to the right."""
-    rows = [[in_one_line(word) for word in row] for row in rows]
+    rows = [[in_one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
     before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     last = widths[-1] if width is None else min(widths[-1], max(NARROWEST, width - before))
     printed = []
     for row in rows:
         cells = [
-            word.rjust(wide) if to_the_right else word.ljust(wide)
-            for word, wide, to_the_right in zip(row[:-1], widths, right, strict=False)
+            cell.rjust(wide) if to_the_right else cell.ljust(wide)
+            for cell, wide, to_the_right in zip(row[:-1], widths, right, strict=False)
         ]
         end = row[-1] if len(row[-1]) <= last else row[-1][: last - 1] + "…"
         printed.append(GAP.join([*cells, end.rjust(last) if right[-1] else end]).rstrip())

@@ -91,7 +91,7 @@ def own_pipeline(
         replicas=environment.world_size // plans.stages if plans is not None else 1,
         values=values,
         wanted_seconds=None if wanted is None else wanted.seconds,
-        told_degree=(lambda: 1.0) if wanted is None else lambda: wanted.degree(replica),
+        announced_degree=(lambda: 1.0) if wanted is None else lambda: wanted.degree(replica),
         profile=measured,
         keep_profile=keep,
         set_seconds=(lambda: None) if latency is None else latency.seconds,

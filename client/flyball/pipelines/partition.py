@@ -81,7 +81,7 @@ class PartitionMeter:
         each = max(1e-6, (self._monotonic() - began) / TRIED_RUNS)
         settle, counted = (
             int(word)
-            for word in self._told("runs", 0, f"{_runs_of(SETTLE_SECONDS, each)} {_runs_of(WINDOW_SECONDS, each)}")
+            for word in self._shared("runs", 0, f"{_runs_of(SETTLE_SECONDS, each)} {_runs_of(WINDOW_SECONDS, each)}")
         )
         self._runs(settle, clock_megahertz, kernels)
         if self._measure is None:
@@ -94,7 +94,7 @@ class PartitionMeter:
             seconds, joules = taken.seconds or 0.0, math.nan if taken.joules is None else taken.joules
         if 0 < fastest < clock_megahertz - SETTLED_MEGAHERTZ:
             joules = math.inf
-        both = [self._told("took", rank, f"{seconds:.9f} {joules:.6f}") for rank in range(self._world_size)]
+        both = [self._shared("took", rank, f"{seconds:.9f} {joules:.6f}") for rank in range(self._world_size)]
         if any(word[1] == "inf" for word in both):
             raise RuntimeError(
                 f"a GPU does not run at {clock_megahertz} MHz: search clocks that it is granted, and reaches"
@@ -120,8 +120,11 @@ class PartitionMeter:
             self._run(kernels)
         return began
 
-    def _told(self, name: str, rank: int, own: str) -> list[str]:
-        """The words of one of the processes, which all of them read. Raises RuntimeError where it does not tell them."""
+    def _shared(self, name: str, rank: int, own: str) -> list[str]:
+        """What the process `rank` gives the others, word by word: it writes `own`, and all read it.
+
+        Raises RuntimeError where it does not come.
+        """
         if self._values is None:
             return own.split()
         key = f"partition-{self._search}-{name}-{rank}"

@@ -41,7 +41,8 @@ class Pipeline:
     known: where it comes too late for an iteration to be as short as it can be, and that is wanted, the stage runs at its
     plan's highest clock instead, by which no computation becomes longer than planned.
 
-    `told_degree` is what somebody outside says of how many times as long this replica's iterations take; 1: nobody does.
+    `announced_degree` is how many times as long this replica's iterations take by what was announced of a straggler; 1: by
+    nothing.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
     read that after they have waited for each other, and so change plans in the same iteration. A stage whose computations
@@ -59,7 +60,7 @@ class Pipeline:
         replicas: int = 1,
         values: SharedValues | None = None,
         wanted_seconds: Callable[[], float] | None = None,
-        told_degree: Callable[[], float] = lambda: 1.0,
+        announced_degree: Callable[[], float] = lambda: 1.0,
         profile: StageProfile | None = None,
         keep_profile: Keep | None = None,
         set_seconds: Callable[[], float | None] = lambda: None,
@@ -69,7 +70,7 @@ class Pipeline:
         fastest_seconds = plans.fastest_seconds if plans is not None else 0.0
         self._seconds = fastest_seconds if wanted_seconds is None else wanted_seconds()
         self._wanted_seconds = wanted_seconds if stage == 0 and replica == 0 else None
-        self._told_degree = told_degree
+        self._announced_degree = announced_degree
         # What the first stage has told last, and from which iteration on: a new word follows when all go by that.
         self._shared_point = (0, self._seconds)
         self._clock = clock
@@ -163,7 +164,7 @@ class Pipeline:
 
     def _look(self, plan: Plan, now: float) -> Plan:
         """The plan to go on by: a slower one where another replica has become slower than this one, or will be."""
-        degree = max(self._told_degree(), self._slowed_degree())
+        degree = max(self._announced_degree(), self._slowed_degree())
         if degree < LEAST_DEGREE or self._plans is None:
             return plan
         slower = self._plans.at(self._seconds * degree)
@@ -247,7 +248,7 @@ class Pipeline:
             fastest = self._seconds <= self._plans.fastest_seconds * (1 + TOLERANCE)
             self._clock_changes.iteration_over(self._stage, fastest=fastest)
             paces = self._paces()
-            degree = max(self._replica_degree, self._told_degree(), self._found_degree(paces))
+            degree = max(self._replica_degree, self._announced_degree(), self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
             plan = self._plans.at(self._seconds * self.straggler_degree)
             self._compare_next(paces, plan)

@@ -33,15 +33,15 @@ def read_straggler(text: str) -> Straggler:
     degree, *words = text.split() or [""]
     if not _NUMBER.fullmatch(degree) or not 1.0 <= float(degree) <= MAX_DEGREE:
         raise ValueError(f"{degree!r:.40} is no degree of 1 to {MAX_DEGREE:g}; {WANTED}")
-    told = dict(zip(words[::2], words[1::2], strict=False))
-    if len(words) != 2 * len(told) or not told.keys() <= {"replica", "from", "until"}:
+    fields = dict(zip(words[::2], words[1::2], strict=False))
+    if len(words) != 2 * len(fields) or not fields.keys() <= {"replica", "from", "until"}:
         raise ValueError(f"{' '.join(words)!r:.80} cannot be read; {WANTED}")
-    replica = told.get("replica")
+    replica = fields.get("replica")
     if replica is not None and not (replica.isascii() and replica.isdecimal() and len(replica) <= 6):
         raise ValueError(f"replica {replica!r:.40} is no number from 0; {WANTED}")
-    since, until = (_instant(told.get(word)) for word in ("from", "until"))
+    since, until = (_instant(fields.get(name)) for name in ("from", "until"))
     if since is not None and until is not None and until <= since:
-        raise ValueError(f"it ends at {told['until']}, no later than it begins; {WANTED}")
+        raise ValueError(f"it ends at {fields['until']}, no later than it begins; {WANTED}")
     return Straggler(float(degree), None if replica is None else int(replica), since, until)
 
 

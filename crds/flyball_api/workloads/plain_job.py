@@ -91,8 +91,8 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
     wanted = {name: gpus_of_template(spec.template, [name]) for name in gpu_resources}
     resource = max(wanted, key=lambda name: wanted[name])
     left = spec.parallelism if spec.completions is None else max(0, spec.completions - job.status.succeeded)
-    word = metadata.annotations.get(ANNOTATION_WATTS_PER_GPU, "0")
-    readable = word.isascii() and word.isdigit() and len(word) <= len("10000")
+    text = metadata.annotations.get(ANNOTATION_WATTS_PER_GPU, "0")
+    readable = text.isascii() and text.isdigit() and len(text) <= len("10000")
     ended = holds(job.status.conditions, "Complete") or holds(job.status.conditions, "Failed")
     return PlainJob(
         namespace=metadata.namespace,
@@ -106,7 +106,7 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
         gpu_resource=resource,
         gpus_per_pod=wanted[resource],
         template=spec.template,
-        watts_per_gpu=int(word) if readable else 0,
+        watts_per_gpu=int(text) if readable else 0,
         permille=power_permille_of_template(spec.template),
         labels=labels_of_template(spec.template),
         left_to=_left_to(metadata, spec),

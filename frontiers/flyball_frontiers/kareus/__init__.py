@@ -9,7 +9,7 @@
 """
 
 from flyball_frontiers.kareus.compose import MicrobatchSchedule, PartitionChoices, microbatch_frontier
-from flyball_frontiers.kareus.exchange import asked_document, choices, told
+from flyball_frontiers.kareus.exchange import after_measurements, asked_document, choices
 from flyball_frontiers.kareus.iteration import IterationPlan, iteration_frontier
 from flyball_frontiers.kareus.partition import Kernel, Partition, Partitioning, find_partitions, search_space
 from flyball_frontiers.kareus.plan_file import kareus_document
@@ -30,6 +30,7 @@ __all__ = [
     "Partitioning",
     "Pass",
     "SearchBudget",
+    "after_measurements",
     "asked_document",
     "choices",
     "find_partitions",
@@ -38,5 +39,4 @@ __all__ = [
     "microbatch_frontier",
     "optimise",
     "search_space",
-    "told",
 ]

@@ -21,7 +21,7 @@ def asked_document(search: PartitionSearch, asked: Asked) -> dict[str, Any]:
     return {"batch": search.batch, "schedules": [schedule.to_json() for schedule, _ in asked]}
 
 
-def told(search: PartitionSearch, asked: Asked, document: Mapping[str, Any]) -> PartitionSearch | None:
+def after_measurements(search: PartitionSearch, asked: Asked, document: Mapping[str, Any]) -> PartitionSearch | None:
     """The search after the measurements of its present batch; None where they are of another.
 
     Raises ValueError where they do not fit what was asked for.

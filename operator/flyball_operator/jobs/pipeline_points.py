@@ -1,4 +1,4 @@
-"""Which point of its plan's frontier a job's pipeline is to run at, told to its pods by an annotation while they train.
+"""Which point of its plan's frontier a job's pipeline is to run at: an annotation of its pods, written while they train.
 
 A pod has the annotation as a file, which its kubelet writes anew. What is told follows from the job, its progress and its
 grant alone, and is compared with what stands in the pods: so it needs no memory, but for not telling too often.
@@ -56,19 +56,19 @@ def wanted_point(job: EnergyAwareJob, iterations_done: float, max_megahertz: int
     if max_megahertz is not None:
         wanted["maxMegahertz"] = max_megahertz
     if job.straggler is not None and not job.observed:
-        wanted["straggler"] = _told(job.straggler)
+        wanted["straggler"] = _announced(job.straggler)
     return json.dumps(wanted)
 
 
-def _told(straggler: Straggler) -> dict[str, Any]:
-    """What pods are told of a straggler: when it begins and ends is theirs to see, whoever leads by then."""
-    told: dict[str, Any] = {"degree": straggler.degree, "replica": straggler.replica}
-    told |= {
+def _announced(straggler: Straggler) -> dict[str, Any]:
+    """What an annotation has of a straggler: pods see themselves when it begins and ends, whoever leads by then."""
+    announced: dict[str, Any] = {"degree": straggler.degree, "replica": straggler.replica}
+    announced |= {
         name: format_time(instant)
         for name, instant in (("from", straggler.since), ("until", straggler.until))
         if instant is not None
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in announced.items() if value is not None}
 
 
 def point_change(
@@ -79,7 +79,7 @@ def point_change(
     max_megahertz: int | None,
     now: datetime,
 ) -> PointChange | None:
-    """What the pods of this incarnation of a job with a pipeline have to be told; None where what they know is still so."""
+    """The annotation to write on the pods of this incarnation of a job with a pipeline; None where all have it already."""
     wanted = wanted_point(job, iterations_done, max_megahertz, now)
     late = tuple(
         pod

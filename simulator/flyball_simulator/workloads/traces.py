@@ -202,8 +202,8 @@ class _Reading:
         try:
             duration = found.duration_of(cell)
         except ValueError:
-            word = "number of hours" if found.duration_of is not FLYBALL.duration_of else "number of seconds"
-            raise TraceError(f"{where}: {cell!r} is not a {word}") from None
+            unit = "number of hours" if found.duration_of is not FLYBALL.duration_of else "number of seconds"
+            raise TraceError(f"{where}: {cell!r} is not a {unit}") from None
         if duration < 0 or (duration == 0 and not found.raw_log):
             raise TraceError(f"{where}: {cell} must be above 0")
         return duration

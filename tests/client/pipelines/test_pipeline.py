@@ -440,7 +440,7 @@ def test_told_of_a_straggler_stages_go_over_within_the_iteration_and_come_back_i
     document: dict[str, Any],
 ) -> None:
     now, asked, plans, degree = Now(), Asked(), StagePlans(document, 0), Wanted(1.0)
-    pipeline = Pipeline(plans, asked, stage=0, told_degree=degree, monotonic=now)
+    pipeline = Pipeline(plans, asked, stage=0, announced_degree=degree, monotonic=now)
     slower = plans.at(plans.fastest_seconds * 1.2)
     assert slower.seconds > plans.fastest_seconds
 

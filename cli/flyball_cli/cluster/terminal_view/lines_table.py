@@ -175,7 +175,7 @@ class LinesTable(ScrollView, can_focus=True):
         """One line of the screen; the titles stand still above the lines that scroll."""
         base = self.rich_style
         if y == 0:
-            return self._drawn([Segment(word, base + HEADER) for word in self._titles()], base)
+            return self._drawn([Segment(title, base + HEADER) for title in self._titles()], base)
         place = y - 1 + round(self.scroll_offset.y)
         if place >= len(self._lines):
             empty = "nothing has all of these words" if self._words else "there are none"
@@ -189,8 +189,8 @@ class LinesTable(ScrollView, can_focus=True):
             if not width:
                 continue
             style = base + (CURSOR if under_cursor else STYLES[cell.tone])
-            word = _fitted(cell, width, column) if index < last else in_one_line(cell.text)
-            segments.append(Segment(word + (GAP if index < last else ""), style))
+            shown = _fitted(cell, width, column) if index < last else in_one_line(cell.text)
+            segments.append(Segment(shown + (GAP if index < last else ""), style))
         return self._drawn(segments, base + CURSOR if under_cursor else base)
 
     def _titles(self) -> list[str]:

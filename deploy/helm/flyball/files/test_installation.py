@@ -37,8 +37,8 @@ def answer(found: dict[str, Any]) -> str:
     status = found.get("status") or {}
     if status.get("observedGeneration") != found["metadata"]["generation"]:
         return ""
-    said = [item for item in status.get("conditions") or () if item["type"] == "Admitted"]
-    return f"{said[0]['reason']}: {said[0].get('message', '')}" if said else ""
+    admitted = [item for item in status.get("conditions") or () if item["type"] == "Admitted"]
+    return f"{admitted[0]['reason']}: {admitted[0].get('message', '')}" if admitted else ""
 
 
 def tell_nodes(nodes: list[dict[str, Any]]) -> None:
@@ -61,8 +61,8 @@ async def check(api: ApiSession, namespace: str, timeout_seconds: float) -> int:
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
-                said = answer(await api.get(f"{jobs}/{NAME}"))
-                if said:
+                answered = answer(await api.get(f"{jobs}/{NAME}"))
+                if answered:
                     break
                 await asyncio.sleep(0.5)
     except TimeoutError:
@@ -74,7 +74,7 @@ async def check(api: ApiSession, namespace: str, timeout_seconds: float) -> int:
         return 1
     finally:
         await api.delete(f"{jobs}/{NAME}")
-    print(f"the operator answers: {said}")
+    print(f"the operator answers: {answered}")
     nodes = (await api.get(f"{GROUP}/gpunodes"))["items"]
     print(f"{len(nodes)} GPU nodes:")
     tell_nodes(nodes)

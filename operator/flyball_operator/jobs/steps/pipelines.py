@@ -33,15 +33,15 @@ def take_point_changes(pipelines: Pipelines, now: datetime, monotonic: float) ->
     found = []
     for job, record in pipelines:
         current, granted = job.step.current, job.memory.current
-        pause = PAUSE_SECONDS if record.told_straggler == job.view.straggler else STRAGGLER_PAUSE_SECONDS
-        if current is None or monotonic < record.told_at + pause:
+        pause = PAUSE_SECONDS if record.straggler_sent == job.view.straggler else STRAGGLER_PAUSE_SECONDS
+        if current is None or monotonic < record.point_sent_at + pause:
             continue
         if job.step.phase not in (JobPhase.STARTING, JobPhase.RUNNING):
             continue
         clock = None if granted is None else granted.clock_megahertz
         point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
         if point is not None:
-            record.told_at, record.told_straggler = monotonic, job.view.straggler
+            record.point_sent_at, record.straggler_sent = monotonic, job.view.straggler
             found.append(point)
     return found
 

@@ -56,8 +56,9 @@ class JobRecord:
     stop_reason: str = "the plan gives it no GPUs for now"
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
-    told_at: float = float("-inf")  # when its pipeline's pods were told their point last, and then of which straggler
-    told_straggler: Straggler | None = None
+    # When its pipeline's pods were sent their point last, and which straggler was in it.
+    point_sent_at: float = float("-inf")
+    straggler_sent: Straggler | None = None
     plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
     measured_plan: MeasuredPlan | None = None  # what became of the last one
     # By which pipeline and measurements it was looked at whether one is to be made, and which one (None: none).

@@ -73,8 +73,8 @@ class KnownGpus:
             most = known[3]  # its device plugin is away
         if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
             return known[4]
-        told_before = known is not None and (len(known[0]), known[3]) == (len(reports), most)
-        if 0 < most < len(reports) and not told_before:
+        warned_before = known is not None and (len(known[0]), known[3]) == (len(reports), most)
+        if 0 < most < len(reports) and not warned_before:
             logger.warning(
                 "an agent reports more GPUs than its Node has", node=name, reported=len(reports), counted=most
             )
