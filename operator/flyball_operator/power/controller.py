@@ -22,7 +22,8 @@ from flyball_operator.power.bound import NodePower
 from flyball_operator.power.caps.memberships import LabelSync, Memberships
 from flyball_operator.power.caps.meter import MeterReading
 from flyball_operator.power.caps.state import CapState, CapStates
-from flyball_operator.power.caps.status import CapStatuses, CapStatusWrite, GrantsUnderWay
+from flyball_operator.power.caps.status import GrantsUnderWay
+from flyball_operator.power.caps.status_writes import CapStatuses, CapStatusWrite
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.cycle import (
     Answered,

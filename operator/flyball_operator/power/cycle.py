@@ -17,7 +17,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.bound import NO_RESERVE, CapBudget
 from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.caps.state import CapStates
-from flyball_operator.power.caps.status import CapStatusWrite
+from flyball_operator.power.caps.status_writes import CapStatusWrite
 from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.nodes.info import NodeInfo

@@ -19,7 +19,8 @@ from flyball_api.grant import Grant
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.caps.meter import MeterReading
-from flyball_operator.power.caps.status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.caps.status import GrantsUnderWay
+from flyball_operator.power.caps.status_writes import CapStatuses
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction, Holds

@@ -15,7 +15,7 @@ from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict
 from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.power.caps.memberships import LabelSync
-from flyball_operator.power.caps.status import CapStatusWrite
+from flyball_operator.power.caps.status_writes import CapStatusWrite
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.nodes.info import NodeInfo

@@ -16,7 +16,8 @@ from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.jobs.steps.step import LiveJob
-from flyball_operator.power.caps.status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.caps.status import GrantsUnderWay
+from flyball_operator.power.caps.status_writes import CapStatuses
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes

@@ -1,4 +1,4 @@
-"""What PowerCap.status says of a cap, and which statuses are to be written now.
+"""What PowerCap.status says of a cap.
 
 A lower cap is published as not enforced until every limit under it is read back low enough; a higher one is published
 before anything is raised for it (`CapState.budget`). So the status never calls a cap enforced that the limits exceed.
@@ -6,7 +6,7 @@ before anything is raised for it (`CapState.budget`). So the status never calls 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from flyball_operator.power.caps.meter import MeterPhase, MeterState, Silence
 from flyball_operator.power.caps.overhead import Overhead
 from flyball_operator.power.caps.schedule import EnergyPeriod, ScheduledChange
-from flyball_operator.power.caps.state import Breach, CapState, CapStates
+from flyball_operator.power.caps.state import Breach, CapState
 from flyball_operator.power.nodes.energy_counters import CounterSum
 
 # The reasons that each condition can have; docs/api.md lists the same.
@@ -278,87 +278,3 @@ def _measured(state: CapState) -> CapMeasured:
 def _meter_status(meter: MeterState, overhead: Overhead) -> CapMeterStatus:
     allowed = None if meter.allowed_watts is None else allowed_watts(meter.allowed_watts)
     return CapMeterStatus(meter.phase.value, allowed, overhead.watts)
-
-
-RISE_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CapStatusWrite:
-    """A cap's status that is to be written now."""
-
-    cap: PowerCap
-    status: PowerCapStatus
-
-
-class CapStatuses:
-    """Decides which caps' statuses to write: at once where the watts in force fell or their enforcement changed, where more
-    is committed, and where another leader wrote the last one; figures that move by themselves at most once per
-    `interval_seconds`, watts that rise `RISE_SHARE` of it after the last write."""
-
-    def __init__(self, interval_seconds: float, epoch: int) -> None:
-        self._epoch = epoch
-        self._interval_seconds = interval_seconds
-        self._written_at: dict[str, float] = {}  # by the cap's uid
-
-    def step(
-        self,
-        caps: CapStates,
-        infeasible: Collection[str],
-        grants: GrantsUnderWay,
-        now: datetime,
-        monotonic: float,
-        under_way: Collection[str] = (),
-    ) -> tuple[CapStatusWrite, ...]:
-        """The statuses to write now; `infeasible` names the caps that the plan cannot hold, and of the caps whose uids are
-        in `under_way` a status is being written.
-
-        A status that does not arrive is due again, because the copy of the cap that the next call is given lacks it.
-        """
-        statuses = [(cap, unreadable_status(cap, now)) for cap in caps.unreadable]
-        for state in caps.states:
-            feasible = state.attainable and state.name not in infeasible
-            statuses.append((state.cap, cap_status(state, feasible, caps.problems, grants, now)))
-        writes = []
-        for cap, unnumbered in statuses:
-            if cap.uid in under_way:
-                continue
-            status = replace(unnumbered, epoch=self._epoch)
-            if status != cap.status and self._is_due(cap, status, monotonic):
-                writes.append(CapStatusWrite(cap, status))
-                self._written_at[cap.uid] = monotonic
-        known = {cap.uid for cap, _ in statuses}
-        self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known}
-        return tuple(writes)
-
-    def _is_due(self, cap: PowerCap, status: PowerCapStatus, monotonic: float) -> bool:
-        since = monotonic - self._written_at.get(cap.uid, float("-inf"))
-        if since >= self._interval_seconds or not _urgent(cap.status, status):
-            return since >= self._interval_seconds
-        return since >= self._interval_seconds * RISE_SHARE or not _only_rises(cap.status, status)
-
-
-def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
-    """Whether the status is of another spec, the cap's watts, or what is known of its enforcement, are not what it says,
-    or more is committed."""
-    return (
-        (before.epoch, before.observed_generation) != (after.epoch, after.observed_generation)
-        or before.effective_watts != after.effective_watts
-        or _enforcement(before) != _enforcement(after)
-        or before.meter != after.meter
-        or (after.committed_watts or 0) > (before.committed_watts or 0)
-    )
-
-
-def _only_rises(before: PowerCapStatus, after: PowerCapStatus) -> bool:
-    """Whether all that is urgent is that the cap's watts are higher, as where a budget leaves more.
-
-    Each such write would bring the cycle that makes the next one.
-    """
-    rises = (after.effective_watts or 0) > (before.effective_watts or 0)
-    return rises and not _urgent(replace(before, effective_watts=after.effective_watts), after)
-
-
-def _enforcement(status: PowerCapStatus) -> Mapping[str, str]:
-    """What must not be read as it was a moment ago: a meter that has gone silent, and a draw above the cap, too."""
-    return {item.type: item.status for item in status.conditions if item.type != "Feasible"}
