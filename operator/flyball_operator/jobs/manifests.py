@@ -214,37 +214,7 @@ def _template(
     metadata = template["metadata"] = template.get("metadata") or {}
     metadata["labels"] = {**(metadata.get("labels") or {}), **incarnation_labels(job, incarnation)}
     spec = template["spec"] = template.get("spec") or {}
-    containers = spec.get("containers")
-    if not containers:
-        raise ValueError(f"EnergyAwareJob {job.key}: spec.template.spec.containers must name at least one container")
-    if LABEL_HOSTNAME in (spec.get("nodeSelector") or {}):
-        raise ValueError(
-            f"EnergyAwareJob {job.key}: spec.template.spec.nodeSelector must not name {LABEL_HOSTNAME}, "
-            "by which Flyball gives each pod its node (use labels that several nodes share)"
-        )
-    everyone = [*containers, *(spec.get("initContainers") or ())]
-    for container in everyone:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        for name in sorted({job.spec.gpus.resource_name, *gpu_resources}):
-            if name in limits and not (container is everyone[0] and name == job.spec.gpus.resource_name):
-                raise ValueError(
-                    f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {name}, but only the first "
-                    f"container gets GPUs, by {job.spec.gpus.resource_name} (take the limit out; spec.gpus says how many)"
-                )
-        if socket_resource in limits:
-            raise ValueError(
-                f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {socket_resource}, of which the "
-                "first container gets one by itself (take the limit out)"
-            )
-        if any(mount.get("name") == SOCKET_VOLUME for mount in container.get("volumeMounts") or ()):
-            raise ValueError(
-                f"EnergyAwareJob {job.key}: container {container.get('name')} mounts {SOCKET_VOLUME}, the volume of the "
-                f"agents' sockets, which each container gets at {SOCKET_MOUNT} (take the mount out)"
-            )
-    taken = {volume.get("name") for volume in spec.get("volumes") or ()}
-    for name in (SOCKET_VOLUME, PLAN_VOLUME):
-        if name in taken and (name == SOCKET_VOLUME or job.spec.pipeline is not None):
-            raise ValueError(f"EnergyAwareJob {job.key}: the volume name {name} is taken (choose another name)")
+    containers, everyone = _checked_containers(job, spec, gpu_resources, socket_resource)
     spec["restartPolicy"] = "Never"
     spec["subdomain"] = incarnation_name(job, incarnation)
     spec["schedulingGates"] = [
@@ -279,6 +249,47 @@ def _template(
     if job.spec.gpus.resource_name in (resources.get("requests") or {}):
         resources["requests"] |= gpus  # the API server wants the two to be equal
     return template
+
+
+def _checked_containers(
+    job: EnergyAwareJob, spec: JsonObject, gpu_resources: Collection[str], socket_resource: str
+) -> tuple[list[JsonObject], list[JsonObject]]:
+    """A pod template's containers, and all of them with its init containers.
+
+    Raises ValueError where the template has what the operator puts there itself: nodes, sockets, GPUs of other containers.
+    """
+    containers = spec.get("containers")
+    if not containers:
+        raise ValueError(f"EnergyAwareJob {job.key}: spec.template.spec.containers must name at least one container")
+    if LABEL_HOSTNAME in (spec.get("nodeSelector") or {}):
+        raise ValueError(
+            f"EnergyAwareJob {job.key}: spec.template.spec.nodeSelector must not name {LABEL_HOSTNAME}, "
+            "by which Flyball gives each pod its node (use labels that several nodes share)"
+        )
+    everyone = [*containers, *(spec.get("initContainers") or ())]
+    for container in everyone:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for name in sorted({job.spec.gpus.resource_name, *gpu_resources}):
+            if name in limits and not (container is everyone[0] and name == job.spec.gpus.resource_name):
+                raise ValueError(
+                    f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {name}, but only the first "
+                    f"container gets GPUs, by {job.spec.gpus.resource_name} (take the limit out; spec.gpus says how many)"
+                )
+        if socket_resource in limits:
+            raise ValueError(
+                f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {socket_resource}, of which the "
+                "first container gets one by itself (take the limit out)"
+            )
+        if any(mount.get("name") == SOCKET_VOLUME for mount in container.get("volumeMounts") or ()):
+            raise ValueError(
+                f"EnergyAwareJob {job.key}: container {container.get('name')} mounts {SOCKET_VOLUME}, the volume of the "
+                f"agents' sockets, which each container gets at {SOCKET_MOUNT} (take the mount out)"
+            )
+    taken = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for name in (SOCKET_VOLUME, PLAN_VOLUME):
+        if name in taken and (name == SOCKET_VOLUME or job.spec.pipeline is not None):
+            raise ValueError(f"EnergyAwareJob {job.key}: the volume name {name} is taken (choose another name)")
+    return containers, everyone
 
 
 def _mount_plan(spec: JsonObject, plan: PlanSource) -> None:
