@@ -13,7 +13,7 @@ from flyball_api.workloads import PodView
 
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.nodes.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts
-from flyball_operator.report.announcements import Announcement
+from flyball_operator.report.announcements.announcement import Announcement
 from flyball_operator.report.events import Regarding
 
 # Shares move with every job that comes and goes: so much less, of the default limit, is worth another Event.

@@ -19,23 +19,24 @@ from flyball_operator.power.caps.status_writes import CapStatusWrite
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.nodes.info import NodeInfo
-from flyball_operator.report.announcements import (
+from flyball_operator.report.announcements.announcement import (
     Announcement,
-    cap_announcements,
-    deletion_announcement,
-    gpu_announcements,
-    hold_announcement,
-    job_announcements,
-    labels_announcement,
-    node_announcement,
-    node_readiness,
-    quota_announcements,
-    refused_grant_announcement,
     regarding_cap,
     regarding_gpu_node,
     regarding_job,
     regarding_node,
     regarding_quota,
+)
+from flyball_operator.report.announcements.caps import cap_announcements
+from flyball_operator.report.announcements.jobs import job_announcements, quota_announcements
+from flyball_operator.report.announcements.nodes import (
+    deletion_announcement,
+    gpu_announcements,
+    hold_announcement,
+    labels_announcement,
+    node_announcement,
+    node_readiness,
+    refused_grant_announcement,
     unreadable_part_announcement,
 )
 from flyball_operator.report.events import Regarding

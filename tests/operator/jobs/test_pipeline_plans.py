@@ -10,7 +10,7 @@ import pytest
 from flyball_api.energy_aware_job import MeasuredPlan, read_energy_aware_job
 from flyball_frontiers.pipeline import PipelineProfile
 from flyball_operator.jobs.pipeline_plans import RETRY_SECONDS, PlanMaking, PlanPipeline, plan_to_make
-from flyball_operator.report.announcements import job_announcements
+from flyball_operator.report.announcements.jobs import job_announcements
 
 from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import gpu_node_view, incarnation_view, raw_job, running_pod

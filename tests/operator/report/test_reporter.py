@@ -21,7 +21,7 @@ from flyball_operator.power.caps.status_writes import CapStatuses
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
-from flyball_operator.report.announcements import Announcement
+from flyball_operator.report.announcements.announcement import Announcement
 from flyball_operator.report.events import Regarding
 from flyball_operator.report.reporter import Reporter
 
