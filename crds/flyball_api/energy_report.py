@@ -81,7 +81,7 @@ class CapEnergy(ApiStruct, frozen=True):
 
 
 class EnergyRates(ApiStruct, frozen=True):
-    """What a kilowatt-hour cost and emitted, as the operator was told."""
+    """What a kilowatt-hour cost and emitted, by the operator's settings and the grid's signal."""
 
     cost_micros_per_kilowatt_hour: Count | None = None
     emitted_milligrams_per_kilowatt_hour: Count | None = None

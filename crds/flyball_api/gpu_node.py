@@ -213,7 +213,7 @@ class GpuNode:
 
     @property
     def release_asked(self) -> bool:
-        """Somebody who may write its annotations has said that the node is free of what it was granted."""
+        """Whether its annotation `flyball.dev/release` frees the node of what it was granted."""
         return self.metadata.annotations.get(ANNOTATION_RELEASE) == "true"
 
     @property

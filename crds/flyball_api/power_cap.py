@@ -224,7 +224,7 @@ class PowerCap:
 
     @property
     def release_asked(self) -> bool:
-        """Somebody who may write the cap has said that it need not be held after its deletion."""
+        """Whether its annotation `flyball.dev/release` says that it need not be held after its deletion."""
         return self.metadata.annotations.get(ANNOTATION_RELEASE) == "true"
 
 

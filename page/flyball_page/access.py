@@ -88,7 +88,7 @@ def bearer_token(authorization: str) -> str:
 
 
 class Reviews:
-    """Asks the API server about tokens, and remembers what it said."""
+    """Asks the API server about tokens, and remembers its answers."""
 
     def __init__(
         self,

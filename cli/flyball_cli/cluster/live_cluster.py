@@ -94,7 +94,7 @@ class LiveCluster:
         )
 
     async def events(self, kind: str, name: str, namespace: str) -> Sequence[EventView]:
-        """What was said of one object lately; of a GPUNode also what was said of its Node."""
+        """The Events of one object lately; of a GPUNode those of its Node, too."""
         try:
             found = list(await events_about(self._session, kind, name, namespace))
             if kind == "GPUNode":

@@ -134,7 +134,7 @@ class JobSummary(ApiStruct, frozen=True):
 
 
 class IncarnationFailure(ApiStruct, frozen=True):
-    """How one incarnation came to an end that nobody had asked for; `counted` among the job's failures or not."""
+    """How one incarnation ended before the job was done, other than by the operator; `counted`: as one of its failures."""
 
     incarnation: Count
     time: Time

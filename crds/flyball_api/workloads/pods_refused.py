@@ -23,7 +23,7 @@ class _Event(ApiStruct, frozen=True):
 
 
 class PodsRefused(ApiStruct, frozen=True):
-    """The Job controller's word that it cannot make the pods of a batch Job, and when it last said so (RFC 3339)."""
+    """An Event of the Job controller: it cannot make the pods of a batch Job; `time` is that of the last try (RFC 3339)."""
 
     batch_uid: str
     message: str

@@ -255,13 +255,13 @@ def _refused_lately(change: SetLimit, gpu: GpuState, now_ns: int) -> bool:
 
 
 def _pause_ns(times: int) -> int:
-    """How long a GPU that did not do as it was told so many times in a row is left alone."""
+    """How long a GPU is left alone after so many sets in a row that had no effect."""
     doublings = times - REFUSALS_IN_EACH_ROUND
     return min(_FIRST_REFUSAL_PAUSE_NS << min(doublings, 10), LONGEST_REFUSAL_PAUSE_NS) if doublings >= 0 else 0
 
 
 def drift_of(gpu: GpuState) -> str | None:
-    """What is wrong where somebody else changed the limit that the agent had set; None where nobody did."""
+    """A message where the limit that the agent had set was changed by another hand; None where it stands."""
     requested, ours = gpu.requested_milliwatts, gpu.ours_milliwatts
     if requested is None or ours is None or requested == ours:
         return None

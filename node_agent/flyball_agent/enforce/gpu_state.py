@@ -75,7 +75,7 @@ COMING_NS = 10_000_000_000
 
 
 class ComingLimit(Struct, frozen=True):
-    """The most that a GPU has been set to since it last did as it was told, and when it was set to anything last."""
+    """The highest limit that a GPU was set to since it last took one, and when it was set last: it may take effect yet."""
 
     limit_milliwatts: MilliwattsPerGpu
     asked_ns: int

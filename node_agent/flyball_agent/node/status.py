@@ -177,7 +177,7 @@ def _gpu_conditions(gpu: GpuState) -> tuple[Condition, ...]:
 
 
 def health(gpu: GpuState) -> Condition:
-    """Whether a GPU takes what it is told, as its condition `Healthy` says it."""
+    """A GPU's condition `Healthy`: whether it takes the limits and clocks that are set."""
     if gpu.failure is not None:
         return Condition("Healthy", False, gpu.failure.reason, gpu.failure.message)
     if gpu.set_error is not None:

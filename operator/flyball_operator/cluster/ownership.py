@@ -42,7 +42,7 @@ def nodes_of_job(
 
 
 def highest_incarnation(job: EnergyAwareJob, incarnations: Iterable[IncarnationView], pods: Iterable[PodView]) -> int:
-    """The number of a job's last incarnation, as far as anybody but its agents says, or has been believed of them."""
+    """The number of a job's last incarnation by its Jobs, pods and status; agents' reports count once they are in that."""
     energy = job.status.energy
     known = () if energy is None else (entry.key.partition("/")[0] for entry in energy.incarnations)
     return max(

@@ -230,7 +230,7 @@ def _held_by_training(state: PowerState, decisions: Mapping[str, JobDecision]) -
 
 
 def _free_needs(state: PowerState, views: Collection[str]) -> dict[str, Needs | None]:
-    """What nobody has of each node beside GPUs; None where its kubelet does not say what there is."""
+    """The processors and memory that are free on each node; None where its kubelet does not say what there is."""
     used = dict(state.cluster.used)
     for pod in state.cluster.pods:
         if pod.job_uid and pod.node and not pod.finished:

@@ -65,7 +65,7 @@ class Meters:
                 self._tasks[uid] = meter, asyncio.create_task(self._watch(uid, cap.name, meter))
 
     def readings(self) -> Mapping[str, MeterReading]:
-        """What each meter said last, by its cap's uid."""
+        """The last reading of each meter, by its cap's uid."""
         return dict(self._readings)
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class GrantWrites:
                 del self._attempts[name]
 
     def counted(self, nodes: Mapping[str, NodeInfo]) -> dict[str, NodeInfo]:
-        """Every node with what was attempted there, as long as nobody knows whether it arrived."""
+        """Every node, with the writes counted in whose answers were lost: they may have arrived."""
         counted = dict(nodes)
         for name, attempt in self._attempts.items():
             power = nodes[name].power
@@ -111,5 +111,5 @@ class GrantWrites:
 
 
 def _entries(jobs: Iterable[JobGrant]) -> frozenset[Entry]:
-    """What tells entries of grants apart, whatever they are granted."""
+    """Which pods have entries in a grant, without what they are granted."""
     return frozenset((job.namespace, job.name, job.uid, job.incarnation, job.pod_name, job.gpus) for job in jobs)

@@ -230,7 +230,7 @@ class EnergyBooks:
         return msgspec.structs.replace(book, counted_since=since, marks=Marks(of_nodes, of_jobs))
 
     def _day_rates(self) -> EnergyRates:
-        """What the operator was told; of CO2 the mean over what all GPUs used while it was known."""
+        """What a kilowatt-hour cost and emitted, by the settings; CO2 by the grid's signal where that was known."""
         if not self._rated:
             return self._rates
         mean = round(self._emitted / self._rated)

@@ -66,7 +66,7 @@ class JobExecution:
         }
 
     def start(self, jobs: JobsStep, instructions: PowerInstructions, nodes: Mapping[str, NodeInfo]) -> None:
-        """Start one safe step for each job, and what the API server and pods are to be asked and told of jobs."""
+        """Start one safe step for each job, the checks of new templates, and the writes of pipelines' points."""
         self._start_actions(jobs, instructions, nodes)
         self._start_checks(jobs)
         self._write_points(jobs)
@@ -94,7 +94,7 @@ class JobExecution:
             self._background.start(("job", uid), take(uid, actions))
 
     def _start_checks(self, jobs: JobsStep) -> None:
-        """Have the API server look at new templates, so that a mistake is told before there are GPUs for the job."""
+        """Have the API server check new templates, so that a mistake shows before there are GPUs for the job."""
         background = self._background
         room = CREATES_AT_ONCE - background.under_way("check")
         for job in jobs.checks:
@@ -107,7 +107,7 @@ class JobExecution:
                 )
 
     def _write_points(self, jobs: JobsStep) -> None:
-        """Tell pods of pipelines that are to run otherwise; who is not told now is looked at again in a few seconds."""
+        """Write to pods the points that their pipelines are to run at; what has no room now is due again soon."""
         background = self._background
         room = POINTS_AT_ONCE - background.under_way("point")
         for change in jobs.points:

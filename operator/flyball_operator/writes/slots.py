@@ -1,4 +1,4 @@
-"""Room for writes that nobody waits for: fewer at a time where the API server is slow."""
+"""How many writes may be under way at once, of those that are not urgent: fewer where the API server is slow."""
 
 from __future__ import annotations
 

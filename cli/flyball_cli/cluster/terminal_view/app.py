@@ -45,7 +45,7 @@ class Source(Protocol):
         ...
 
     async def events(self, kind: str, name: str, namespace: str) -> Sequence[EventView]:
-        """What was said of one object lately; raises SourceError."""
+        """The Events of one object lately; raises SourceError."""
         ...
 
 

@@ -38,7 +38,7 @@ def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) ->
 
 
 def damaged_template(job: EnergyAwareJob) -> Refusal | None:
-    """The refusal of a job with a template that the API server took and nobody can work with; None of any other."""
+    """The refusal of a job whose template is stored but cannot be read; None of any other."""
     return Refusal("InvalidSpec", job.template_problem) if job.template_problem else None
 
 

@@ -167,7 +167,7 @@ def updated_progress(
 
 
 class ProgressReader:
-    """One job's progress from cycle to cycle; what is told again, by the very same reports, is not worked out again."""
+    """One job's progress from cycle to cycle; from the very same reports it is not worked out again."""
 
     __slots__ = ("_incarnation", "_reports", "_running_gpus", "progress")
 

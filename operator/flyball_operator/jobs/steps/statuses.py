@@ -33,7 +33,7 @@ PLANNING_SECONDS = 2.0
 
 
 class JobStatuses:
-    """The statuses of all jobs during one leader's term; by `models` is what users are told that time costs.
+    """The statuses of all jobs during one leader's term; `models` give what users see of the cost of time.
 
     In `next_seconds` one will be due by time alone.
     """

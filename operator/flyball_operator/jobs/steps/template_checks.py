@@ -1,4 +1,4 @@
-"""Of which jobs' templates the API server is to be asked, so that a mistake is told long before there are GPUs for the job.
+"""Which jobs' templates the API server is to check, so that a mistake shows long before there are GPUs for the job.
 
 A job's Job follows from its spec: of a thousand with the same one in a namespace, one is asked about.
 """
@@ -24,7 +24,7 @@ MAX_PASSED = 4096
 
 
 class TemplateChecks:
-    """Whose template is to be asked about, and what was answered, during one leader's term."""
+    """Which templates are to be checked, and the answers, during one leader's term."""
 
     def __init__(self) -> None:
         self._passed: OrderedDict[bytes, float] = OrderedDict()  # what was taken, and when; the oldest first
@@ -32,7 +32,7 @@ class TemplateChecks:
     def step(
         self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
     ) -> list[EnergyAwareJob]:
-        """Jobs whose templates nobody has looked at yet, and which are not about to be made anyway (`acting`, by uid)."""
+        """The jobs whose templates to check now: not those that are about to be made anyway (`acting`, by uid)."""
         found: dict[bytes, EnergyAwareJob] = {}
         for job in jobs:
             view, record = job.view, records[job.view.uid]

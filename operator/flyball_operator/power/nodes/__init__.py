@@ -1,1 +1,1 @@
-"""What each GPU node is, what it may draw at worst, and what its agent has said and still owes."""
+"""Each GPU node: what it is, the most that it may draw, and which grants its agent has yet to acknowledge."""
