@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
@@ -102,6 +102,32 @@ def _drawn_by_gpus(gpu_node: GpuNode) -> object:
     return gpu_node.metadata.uid, gpu_node.session, gpu_node.read_back_since_milliwatts, len(gpu_node.gpus), healthy
 
 
+class _WakeByContent(Generic[Watched]):
+    """Called with the key of an object that has changed: wakes by `wake_for_content` where what `content_of` gives of it is
+    another than before, and else, as any change does, by `wake`."""
+
+    def __init__(
+        self,
+        content_of: Callable[[Watched], object],
+        known: Callable[[str], Watched | None],
+        wake_for_content: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._content_of = content_of
+        self._known = known
+        self._wake_for_content = wake_for_content
+        self._wake = wake
+        self._before: dict[str, object] = {}
+
+    def __call__(self, key: str) -> None:
+        item = self._known(key)
+        content = None if item is None else self._content_of(item)
+        changed = content != self._before.pop(key, None)
+        if content is not None:
+            self._before[key] = content
+        (self._wake_for_content if changed else self._wake)()
+
+
 class Watches:
     """The informers; `wake` is called at each change.
 
@@ -130,24 +156,6 @@ class Watches:
         def on_change(key: str) -> None:
             wake()
 
-        def on_change_of(
-            what: Callable[[Watched], object],
-            known: Callable[[str], Watched | None],
-            other_wake: Callable[[], None] | None,
-        ) -> Callable[[str], None]:
-            """Wakes by `other_wake` where `what` an object says has changed, else as any change does."""
-            before: dict[str, object] = {}
-
-            def on_change(key: str) -> None:
-                item = known(key)
-                content = None if item is None else what(item)
-                changed = content != before.pop(key, None)
-                if content is not None:
-                    before[key] = content
-                (other_wake if changed and other_wake is not None else wake)()
-
-            return on_change
-
         def of_claims(
             resource: Resource, read: Callable[[JsonObject], Watched], on_change: Callable[[str], None]
         ) -> Informer[Watched]:
@@ -156,10 +164,10 @@ class Watches:
                 session, resource, read, on_change=on_change, patience=PATIENCE_FOR_CLAIMS, on_rewound=on_rewound
             )
 
-        on_cap = on_change_of(_asked_of_cap, lambda key: self.caps.get(key), wake_at_once)
-        on_brake = on_change_of(_asked_of_brake, lambda key: self.brakes.get(key), wake_at_once)
-        on_node = on_change_of(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon)
-        on_gpu_node = on_change_of(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon)
+        on_cap = _WakeByContent(_asked_of_cap, lambda key: self.caps.get(key), wake_at_once or wake, wake)
+        on_brake = _WakeByContent(_asked_of_brake, lambda key: self.brakes.get(key), wake_at_once or wake, wake)
+        on_node = _WakeByContent(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon or wake, wake)
+        on_gpu_node = _WakeByContent(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon or wake, wake)
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
         self.caps = of_claims(POWER_CAPS, logging_problems(read_power_cap), on_cap)
         self.brakes = of_claims(POWER_BRAKES, read_power_brake, on_brake)

@@ -260,6 +260,21 @@ class JobController:
             record.put_off_until = cycle.monotonic + min(LOOK_SECONDS, max(0.0, ahead))
         return known[1]
 
+    def _judge(
+        self, cycle: JobsCycle, record: JobRecord, job: EnergyAwareJob, fit: Fit, *, begun: bool
+    ) -> Refusal | None:
+        """Why the job cannot have GPUs, the first reason that there is; one that has begun is not judged by its budget."""
+        return (
+            damaged_template(job)
+            or unknown_gpu_resource(job, self._gpu_resources)
+            or without_plan(job)
+            or record.refusal(job)
+            or fit.refusal
+            or without_batch_size(job)
+            or (None if begun else self._judge_budget(record, job, cycle.nodes))
+            or (None if begun else self._judge_put_off(cycle, record, job))
+        )
+
     def _live_job(
         self, cycle: JobsCycle, job: EnergyAwareJob, reports: Sequence[tuple[str, PodReport]], fit: Fit
     ) -> LiveJob:
@@ -286,16 +301,7 @@ class JobController:
         if begun_to_run and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
             attempts.paused_for_power(job, record.last_resize, decision.explanation, now, monotonic)
         begun = bool(incarnations or pods) or job.status.start_time is not None
-        refusal = (
-            damaged_template(job)
-            or unknown_gpu_resource(job, self._gpu_resources)
-            or without_plan(job)
-            or record.refusal(job)
-            or fit.refusal
-            or without_batch_size(job)
-            or (None if begun else self._judge_budget(record, job, nodes))
-            or (None if begun else self._judge_put_off(cycle, record, job))
-        )
+        refusal = self._judge(cycle, record, job, fit, begun=begun)
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if refusal is not None:
             record.stop_reason = refusal.message
