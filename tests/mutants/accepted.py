@@ -7,6 +7,8 @@ _NANOSECOND = "a nanosecond of a pause"
 _READABLE = "a GPU with a target limit can be read: it has a requested one"
 _NOT_ABOVE = "a shortcut: nothing above the target limit is set"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
+_NEW_READING = "a reading is new only where it has watts; both are asked for the types' sake"
+_CAP_GONE = "a uid that is gone does not come back: only memory is kept"
 _PERIODS = "under the same spec there is a period both times or at neither; both are asked for the types' sake"
 _COUNTED = "the sum and what it is of are written together; both are asked for the types' sake"
 _NO_RISE = "where nothing rises, what the ramp allows is what the cap comes to"
@@ -26,6 +28,32 @@ ACCEPTED: dict[str, str] = {
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.caps.state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
+    "flyball_operator.power.caps.meter:follow_meter:"
+    " reading.watts is not None and reading.seen_at > before.read_at -> without 'reading.watts is not None'": _NEW_READING,
+    "flyball_operator.power.caps.meter:follow_meter:"
+    " watts is not None and new and (now - max(state.changed_at, state.cap_fell_at) >= meter.settle_second"
+    " -> without 'watts is not None'": _NEW_READING,
+    "flyball_operator.power.caps.meter:_breach_lasts: state.above_cap_since is None or watts <= load.cap_watts"
+    " -> without 'state.above_cap_since is None'": (
+        "a reading above the cap has been noted as such before; asked for the type's sake"
+    ),
+    "flyball_operator.power.caps.status:_meter_silent: state.meter is None or state.spec.meter is None"
+    " -> without 'state.meter is None'": _METER,
+    "flyball_operator.power.caps.status:_meter_silent: state.meter is None or state.spec.meter is None"
+    " -> without 'state.spec.meter is None'": _METER,
+    "flyball_operator.power.caps.status:_meter_silent: reading.watts or 0 -> without '0'": (
+        "what is implausible has been read; asked for the type's sake"
+    ),
+    "flyball_operator.power.caps.status:_measured: state.metered_watts is None or state.spec.meter is None"
+    " -> without 'state.spec.meter is None'": _METER,
+    "flyball_operator.power.caps.status_writes:CapStatuses.step:"
+    " self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known} -> forgotten": _CAP_GONE,
+    "flyball_operator.power.caps.status_writes:CapStatuses.step:  for uid, at in self._written_at.items() if uid in known"
+    " -> without 'if uid in known'": _CAP_GONE,
+    "flyball_operator.power.caps.status_writes:_only_rises:"
+    " (after.effective_watts or 0) > (before.effective_watts or 0) -> GtE": (
+        "asked only of what is urgent: where the watts are the same, by something else"
+    ),
     "flyball_operator.power.caps.tracker:CapTracker.step:"
     "  for _, spec, under in readable if spec.energy_budget is not None -> without 'if spec.energy_budget is not None'": (
         "a shortcut: counters that no budget is charged by are followed for nothing"
@@ -36,11 +64,9 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.caps.tracker:_counted:"
     " period is None or period.counted_of is None or period.counted_millijoules is None"
     " -> without 'period.counted_millijoules is None'": _COUNTED,
-    "flyball_operator.power.caps.tracker:CapTracker._evaluate:"
+    "flyball_operator.power.caps.tracker:_with_meter:"
     " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
-    " -> without 'reading.watts is not None'": (
-        "a reading is new only where it has watts; both are asked for the types' sake"
-    ),
+    " -> without 'reading.watts is not None'": _NEW_READING,
     "flyball_operator.power.caps.tracker:_in_same_period:"
     " one is not None and other is not None and (one.start == other.start) -> without 'one is not None'": _PERIODS,
     "flyball_operator.power.caps.tracker:_in_same_period:"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
-from flyball_operator.power.caps.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
+from flyball_operator.power.caps.meter import IMPLAUSIBLE_SECONDS, LARGEST_RISE, NEVER_READ, MeterReading, Silence
 from flyball_operator.power.caps.state import CapState
 from flyball_operator.power.caps.status import REASONS, GrantsUnderWay, cap_status
 from flyball_operator.power.caps.tracker import CapTracker
@@ -187,6 +188,36 @@ def test_a_silent_meter_is_told_with_its_error_and_what_is_done() -> None:
     assert stored["measuredWatts"] == 2 * 58
     assert stored["meter"] == {"state": "Silent", "allowedWatts": 900}
     assert condition(stored, "Breached")[:2] == ("Unknown", "MeterSilent")
+
+
+LIMITED = "limits are lowered: they and the static overhead add up to 900 W at most"
+
+
+def test_of_a_silent_meter_nobody_knows_what_is_drawn() -> None:
+    _, stored = status_of(lambda at: MeterReading(error="file pdu: No such file"), seconds=30.0)
+    assert condition(stored, "MeterSilent")[2] == f"file pdu has not been read: file pdu: No such file; {LIMITED}"
+    assert condition(stored, "Breached")[2] == (
+        "nobody knows what is drawn; the agents report 116 W of the GPUs, with the static overhead, cap 1000 W"
+    )
+
+
+@pytest.mark.parametrize(("error", "why"), [("", "its last one is not renewed"), ("it is locked", "it is locked")])
+def test_a_meter_that_stops_says_why_its_reading_is_old(error: str, why: str) -> None:
+    _, stored = status_of(lambda at: MeterReading(612.0, min(at, 5.0), NOW, error if at > 5 else ""), seconds=40.0)
+    expected = ("True", "NoReading", f"file pdu has no new reading: {why}; {LIMITED}")
+    assert condition(stored, "MeterSilent") == expected
+
+
+def test_a_meter_that_reads_less_than_the_gpus_report_is_told_with_both_figures() -> None:
+    _, stored = status_of(lambda at: MeterReading(10.0, at, NOW, ""), seconds=IMPLAUSIBLE_SECONDS)
+    message = f"file pdu reads 10 W, and the agents report 116 W of the GPUs alone; {LIMITED}"
+    assert condition(stored, "MeterSilent") == ("True", "Implausible", message)
+
+
+def test_where_the_operator_only_observes_no_meter_does_anything_to_limits() -> None:
+    state, _ = status_of(lambda at: MeterReading(error="gone"), seconds=30.0)
+    observed = as_stored(cap_status(msgspec.structs.replace(state, if_governed=state), True, [], GrantsUnderWay(), NOW))
+    assert condition(observed, "MeterSilent")[2] == "file pdu has not been read: gone"
 
 
 def test_a_breach_says_what_is_measured_and_that_jobs_are_cut() -> None:

@@ -242,7 +242,7 @@ def _base(state: MeterState, load: MeteredLoad) -> float:
 
 def _lowered_to(state: MeterState, phase: MeterPhase, watts: float, load: MeteredLoad, now: float) -> MeterState:
     """`state` with no more than `watts` allowed; one that allows less already stays so."""
-    watts = float(allowed_watts(max(watts, min(load.least_watts, load.cap_watts), 0.0)))
+    watts = float(allowed_watts(max(watts, min(load.least_watts, load.cap_watts))))
     phase = MeterPhase.CUT if state.phase is MeterPhase.CUT else phase
     if state.allowed_watts is not None and state.allowed_watts <= watts:
         return replace(state, phase=phase)

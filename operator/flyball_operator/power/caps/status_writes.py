@@ -66,7 +66,7 @@ class CapStatuses:
 
     def _is_due(self, cap: PowerCap, status: PowerCapStatus, monotonic: float) -> bool:
         since = monotonic - self._written_at.get(cap.uid, float("-inf"))
-        if since >= self._interval_seconds or not _urgent(cap.status, status):
+        if not _urgent(cap.status, status):
             return since >= self._interval_seconds
         return since >= self._interval_seconds * RISE_SHARE or not _only_rises(cap.status, status)
 

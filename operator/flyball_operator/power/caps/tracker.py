@@ -159,12 +159,7 @@ class CapTracker:
         ramp_age, budget_age = monotonic - memory.ramp_at, monotonic - memory.budget_at
         last_evaluation = LastEvaluation(memory.watts, ramp_age, period, held_watts, budget_age)
         effective = effective_cap(spec, last_evaluation, now, largest_watts, clock_ahead_seconds)
-        # A clock that was set back has changes before it again.
-        known = memory.known_change if memory.spec == spec and memory.now <= now else None
-        if known is not None and known.until is not None and known.until <= now:
-            known = None
-        if known is None or not known.final:
-            known = next_scheduled_change(spec, now, largest_watts, known)
+        known = _known_change(memory, spec, now, largest_watts)
         counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
         reserve = reserve_under(under, spec.reserve_nodes)
         state = CapState(
@@ -190,17 +185,7 @@ class CapTracker:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
             reading = NEVER_READ if reading is None else reading
             meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, least), monotonic)
-            age = 0.0 if reading.watts is None else monotonic - reading.seen_at
-            state = replace(state, reading=reading, reading_age_seconds=age, meter=meter, overhead=memory.overhead)
-            if (
-                reading.watts is not None
-                and meter.silence is None
-                and meter.read_at > last.read_at
-                and not state.doubts
-            ):
-                drawn = measured / MILLIWATTS_PER_WATT
-                overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
-                state = replace(state, overhead=overhead)
+            state = _with_meter(state, last, meter, reading, memory.overhead, monotonic)
         state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
         held_by_ramp = effective.watts == memory.watts and effective.watts < effective.target_watts
         self._memory[cap.uid] = _Memory(
@@ -232,6 +217,28 @@ class CapTracker:
             if risen >= 0:
                 return Drawn(min(risen, most_joules(under.values(), seconds + REPORT_SLACK_SECONDS)), seconds)
         return Drawn(measured / MILLIWATTS_PER_WATT * seconds, seconds)
+
+
+def _known_change(memory: _Memory, spec: PowerCapSpec, now: datetime, largest_watts: float) -> KnownChange:
+    """The schedule's next change, looked for no further than where the last look ended, as long as that is true.
+
+    A clock that was set back has changes before it again.
+    """
+    known = memory.known_change if memory.spec == spec and memory.now <= now else None
+    if known is not None and known.until is not None and known.until <= now:
+        known = None
+    return next_scheduled_change(spec, now, largest_watts, known) if known is None or not known.final else known
+
+
+def _with_meter(
+    state: CapState, last: MeterState, meter: MeterState, reading: MeterReading, overhead: Overhead, monotonic: float
+) -> CapState:
+    """A cap with what its meter shows now; a new reading that is believed shows what is drawn outside the GPUs, too."""
+    if reading.watts is not None and meter.silence is None and meter.read_at > last.read_at and not state.doubts:
+        drawn = state.measured_milliwatts / MILLIWATTS_PER_WATT
+        overhead = follow_overhead(overhead, reading.watts, drawn, state.effective.watts, monotonic)
+    age = 0.0 if reading.watts is None else monotonic - reading.seen_at
+    return replace(state, reading=reading, reading_age_seconds=age, meter=meter, overhead=overhead)
 
 
 def _metered_load(state: CapState, under: Mapping[str, NodeInfo], least: Mapping[str, PowerBound]) -> MeteredLoad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from tests.support.metered_plant import Plant, Sample
 CAP = 1000.0
 METER = CapMeter(file="row")
 AIM = 925.0  # the middle of the band between 900 and 950
+LOAD = MeteredLoad(CAP, CAP, 300.0, CAP)  # limits as the cap has them, and the smallest and the largest
 
 
 def steady(watts: float) -> Callable[[float], float]:
@@ -111,8 +113,7 @@ def test_each_number_of_a_meter_makes_another_run(field: str, value: int) -> Non
 # --- the two thresholds --------------------------------------------------------------------------------------------
 
 
-def step(state: MeterState, watts: float, at: float, load: MeteredLoad | None = None) -> MeterState:
-    load = MeteredLoad(CAP, CAP, 300.0, CAP) if load is None else load
+def step(state: MeterState, watts: float, at: float, load: MeteredLoad = LOAD) -> MeterState:
     return follow_meter(METER, state, MeterReading(watts, at, None, ""), load, at)
 
 
@@ -191,6 +192,97 @@ def test_a_meter_that_dies_above_the_cap_is_cut_for_all_the_same() -> None:
     load = MeteredLoad(CAP, CAP, 300.0, CAP)
     state = follow_meter(METER, MeterState(MeterPhase.WITHIN, 0.0), reading, load, 0.0)
     assert follow_meter(METER, state, reading, load, 5.0).phase is MeterPhase.CUT
+
+
+# --- each threshold and each step, to the watt and to the second -----------------------------------------------------
+
+
+def lowered(watts: float, **fields: Any) -> MeterState:
+    """Limits were lowered to these watts 50 s before the readings at 100 s, and what is drawn has been low for long."""
+    at_rest = {"phase": MeterPhase.SHAPING, "read_at": 99.0, "changed_at": 50.0, "below_since": 0.0, "cap_watts": CAP}
+    return MeterState(watched_since=0.0, allowed_watts=watts, **{**at_rest, **fields})
+
+
+def test_a_reading_at_a_threshold_is_not_above_it() -> None:
+    start = MeterState(MeterPhase.WITHIN, 0.0)
+    assert step(start, CAP, 0.0).above_cap_since is None
+    assert step(start, 950.0, 0.0).above_target == 0
+    assert step(start, 900.0, 0.0).below_since == 0.0
+    above = step(start, 1010.0, 0.0)
+    assert step(above, 950.0, 2.0).above_cap_since is None  # the target ends a breach
+    assert step(above, CAP, 5.0).phase is MeterPhase.SHAPING  # it has lasted for long enough, but not above the cap
+
+
+def test_a_step_down_is_what_is_drawn_too_much_and_doubled_while_that_does_not_suffice() -> None:
+    for earlier, allowed in ((0, 965), (1, 930), (2, 925)):  # 35 W too much, of limits that allow more than is drawn
+        state = MeterState(MeterPhase.WITHIN, 0.0, above_target=1, lowered=earlier)
+        shaped = step(state, 960.0, 100.0)
+        assert (shaped.allowed_watts, shaped.lowered) == (allowed, earlier + 1)
+    state = lowered(800.0, lowered=2, below_since=None)
+    assert step(state, 960.0, 100.0).lowered == 2  # it has not sufficed yet
+    assert step(state, 950.0, 100.0).lowered == 0
+
+
+def test_a_breach_is_cut_by_twice_what_is_above_the_middle_of_the_band() -> None:
+    cut = step(MeterState(MeterPhase.WITHIN, 0.0, above_cap_since=95.0), 1100.0, 100.0)
+    assert (cut.phase, cut.allowed_watts) == (MeterPhase.CUT, CAP - 2 * (1100 - AIM))
+
+
+def test_shaping_waits_until_the_last_change_can_be_seen_and_no_longer() -> None:
+    for at, allowed in ((59.9, 800), (60.0, 765)):
+        state = lowered(800.0, read_at=50.0, above_target=1, below_since=None)
+        assert step(state, 960.0, at).allowed_watts == allowed
+
+
+def test_a_step_up_is_half_the_way_to_the_middle_of_the_band_but_no_small_and_no_large_one() -> None:
+    for watts, allowed in ((890.0, 517), (400.0, 550)):  # half of 35 W; a twentieth of the cap
+        risen = step(lowered(500.0), watts, 100.0)
+        assert (risen.allowed_watts, risen.rose) == (allowed, True)
+    narrow = msgspec.structs.replace(METER, release_permille=945)
+    risen = follow_meter(narrow, lowered(500.0), MeterReading(945.0, 100.0, None, ""), LOAD, 100.0)
+    assert risen.allowed_watts == 505  # half of 2.5 W would be 1.25 W; a two-hundredth of the cap
+
+
+def test_the_last_step_up_leaves_limits_to_the_cap() -> None:
+    whole = step(lowered(950.0), 400.0, 100.0)  # 50 W more are just the largest limits
+    assert (whole.phase, whole.allowed_watts, whole.rose) == (MeterPhase.WITHIN, None, True)
+    cut = lowered(850.0, phase=MeterPhase.CUT)
+    assert step(cut, 825.0, 100.0).phase is MeterPhase.SHAPING  # 50 W more are just the release threshold
+
+
+def test_rises_that_were_taken_back_make_the_next_one_wait_twice_as_long_each_time() -> None:
+    for backoff, seconds in ((0, 60), (1, 120), (2, 240)):
+        for at, rises in ((1000.0 + seconds - 0.5, False), (1000.0 + seconds, True)):
+            state = lowered(500.0, below_since=1000.0, backoff=backoff)
+            assert (step(state, 890.0, at).allowed_watts == 517) == rises
+
+
+def test_a_quarter_of_an_hour_without_a_lowering_makes_rises_quick_again() -> None:
+    longest = METER.release_seconds * 16
+    for phase, seconds, kept in (
+        (MeterPhase.WITHIN, longest, 3),
+        (MeterPhase.WITHIN, longest + 1, 0),
+        (MeterPhase.SHAPING, longest + 1, 3),
+    ):
+        state = MeterState(phase, 0.0, None, changed_at=50.0, cap_watts=CAP, backoff=3)
+        assert step(state, 940.0, 50.0 + seconds).backoff == kept
+
+
+def test_a_meter_may_read_as_little_as_four_fifths_of_what_the_gpus_report() -> None:
+    load = MeteredLoad(CAP, CAP, 300.0, CAP, gpu_watts=900.0)
+    for watts, implausible in ((719.0, True), (720.0, False), (850.0, False)):
+        state = step(MeterState(MeterPhase.WITHIN, 0.0), watts, 100.0, load)
+        assert (state.implausible_since is not None) == implausible
+        assert state.silence is None  # for that it has to last
+
+
+def test_limits_that_are_low_enough_for_a_silent_meter_stay_as_they_were() -> None:
+    silent = lowered(900.0, read_at=60.0, rose=True)
+    state = follow_meter(METER, silent, MeterReading(880.0, 60.0, None, "gone"), LOAD, 100.0)
+    assert (state.phase, state.silence, state.allowed_watts) == (MeterPhase.SILENT, Silence.NO_READING, 900)
+    assert (state.changed_at, state.rose, state.backoff) == (50.0, True, 0)
+    back = step(state, 880.0, 101.0)
+    assert (back.phase, back.silence) == (MeterPhase.SHAPING, None)
 
 
 # --- a meter that says nothing, or what cannot be --------------------------------------------------------------------

@@ -96,6 +96,9 @@ class Site:
     def conditions(self) -> dict[str, Json]:
         return {item["type"]: item for item in self.status["conditions"]}
 
+    def message(self, kind: str) -> str:
+        return str(self.conditions()[kind]["message"])
+
     def condition(self, kind: str) -> tuple[str, str]:
         item = self.conditions()[kind]
         return item["status"], item["reason"]
@@ -322,11 +325,14 @@ def test_a_cap_that_only_doubted_nodes_keep_from_being_enforced_has_a_stale_proo
     assert reading.committed_watts == 900 + 3200
     site.publish(reading)
     assert site.condition("Enforced") == ("Unknown", "ProofStale")
-    assert "b: its Node is not ready" in site.conditions()["Enforced"]["message"]
+    assert "; 1 of them counts at its GPUs' largest limits (b: its Node is not ready" in site.message("Enforced")
     assert set(reading.doubts) == {"b"}
     site.spec["watts"] = 900 + 800  # just what they would draw if all were believed
     site.publish(site.read())
     assert site.condition("Enforced") == ("Unknown", "ProofStale")
+    both = Site(holding("a", 800, ready=False), holding("b", 800, ready=False), watts=2000)
+    both.publish(both.read())
+    assert "; 2 of them count at their GPUs' largest limits (a: its Node is not ready" in both.message("Enforced")
     # A node that has yet to be cut is another reason, and a cap that holds all that the doubted can draw needs no proof.
     site.nodes["a"] = holding("a", 1300)
     site.publish(site.read())
