@@ -1,24 +1,41 @@
-"""Values do not speak: no name says that they were told, said or heard, as docs/development.md has it under Style."""
+"""Names as docs/development.md has them under Style: values do not speak, and a package's classes have different names."""
 
 from __future__ import annotations
 
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SPEAKS = re.compile(r"(^|_)(told|said|heard)(_|$)", re.IGNORECASE)
 
 
+# One for each framework, and a script imports one of them.
+IN_EACH_FRAMEWORK = "FlyballCallback"
+
+
+def packages() -> list[Path]:
+    """The folders of what is installed."""
+    found = []
+    for project in (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml"):
+        names = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        found += [project.parent / name for name in names]
+    return found
+
+
 def product_folders() -> list[Path]:
     """Whatever is installed, run or copied by people: all but the tests."""
-    found = [ROOT / "benchmarks", ROOT / "deploy", ROOT / "examples"]
-    for project in (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml"):
-        packages = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-        found += [project.parent / package for package in packages]
-    return found
+    return [ROOT / "benchmarks", ROOT / "deploy", ROOT / "examples", *packages()]
+
+
+def public_classes(package: Path) -> list[str]:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))]
+    return [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
 
 
 def names(source: str) -> Iterator[tuple[int, str]]:
@@ -48,3 +65,9 @@ def test_no_name_speaks() -> None:
         if SPEAKS.search(name)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package.name)
+def test_a_class_has_a_name_of_its_own_in_its_package(package: Path) -> None:
+    twice = {name for name, count in Counter(public_classes(package)).items() if count > 1}
+    assert twice <= {IN_EACH_FRAMEWORK}

@@ -37,14 +37,14 @@ PLATFORMS = {
 }
 
 
-class ArchiveError(Exception):
+class KrewArchiveError(Exception):
     """An archive could not be made; the message says why."""
 
 
 def lay_out(installed: Mapping[str, Path], target: Path) -> None:
     """Put what `pip` installed for each Python (`3.11`: its folder) into `target`: `any` once, the compiled by version.
 
-    Raises ArchiveError where two Pythons have different versions of a library that is not compiled.
+    Raises KrewArchiveError where two Pythons have different versions of a library that is not compiled.
     """
     pure: dict[str, str] = {}
     for python, folder in installed.items():
@@ -54,7 +54,7 @@ def lay_out(installed: Mapping[str, Path], target: Path) -> None:
             where = target / f"cp{python.replace('.', '')}"
             if "Root-Is-Purelib: true" in (found.read_text("WHEEL") or ""):
                 if pure.setdefault(name, found.version) != found.version:
-                    raise ArchiveError(f"{name} is {pure[name]}, and for Python {python} {found.version}")
+                    raise KrewArchiveError(f"{name} is {pure[name]}, and for Python {python} {found.version}")
                 where = target / ANY
             for file in found.files or ():
                 # Scripts lie outside; nobody calls them here.
@@ -114,11 +114,11 @@ _Readable.add_representer(
 def _run(*arguments: str) -> None:
     answer = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
     if answer.returncode != 0:
-        raise ArchiveError(f"{' '.join(arguments[:2])} failed:\n{answer.stderr.strip()[-1000:]}")
+        raise KrewArchiveError(f"{' '.join(arguments[:2])} failed:\n{answer.stderr.strip()[-1000:]}")
 
 
 def make(platform: str, pythons: Iterable[str], wheel: Path, scratch: Path) -> bytes:
-    """The archive of one platform. Raises ArchiveError, also where a library has no wheel for a Python."""
+    """The archive of one platform. Raises KrewArchiveError, also where a library has no wheel for a Python."""
     installed = {}
     for python in pythons:
         installed[python] = scratch / "installed" / python
@@ -161,7 +161,7 @@ def main() -> int:
                 path = arguments.output / archive_name(platform)
                 path.write_bytes(archives[platform])
                 print(f"{path}  {len(archives[platform]) / 1e6:.1f} MB", flush=True)
-    except ArchiveError as error:
+    except KrewArchiveError as error:
         print(error, file=sys.stderr)
         return 1
     entry = arguments.output / "flyball.yaml"

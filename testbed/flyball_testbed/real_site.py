@@ -24,7 +24,7 @@ from flyball_testbed.controlplane.programs.binaries import Binaries, Report
 from flyball_testbed.parts import OPERATOR, REFEREE, Parts, module, quiet_threads
 from flyball_testbed.realnode.cluster import RealCluster
 from flyball_testbed.realnode.configuration import PAUSE_IMAGE
-from flyball_testbed.realnode.images import Image, write_image
+from flyball_testbed.realnode.images import ImageDefaults, write_image
 from flyball_testbed.site import PartError, referee_summary
 
 # Nothing but the way into /usr, which a pod mounts, and the places that a program expects to be there.
@@ -44,7 +44,7 @@ def write_bare_image(target: Path) -> None:
         for name, leads_to in LINKS.items():
             (root / name).symlink_to(leads_to)
         (root / "etc" / "passwd").write_text("root:x:0:0:root:/tmp:/bin/sh\n")
-        write_image(Image(BARE_IMAGE, ["/bin/sh"]), root, target)
+        write_image(ImageDefaults(BARE_IMAGE, ["/bin/sh"]), root, target)
 
 
 def programs_of(root: Path) -> dict[str, Path]:

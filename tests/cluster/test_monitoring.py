@@ -12,7 +12,7 @@ import pytest
 import yaml
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
-from flyball_testbed.monitoring.prometheus import Prometheus, Sample
+from flyball_testbed.monitoring.prometheus import Prometheus, SeriesValue
 from flyball_testbed.parts import AGENTS, OPERATOR
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,7 +34,7 @@ def prometheus(bench: Bench, monitoring_tools: Binaries, tmp_path: Path) -> Iter
         yield started
 
 
-def known(samples: list[Sample]) -> bool:
+def known(samples: list[SeriesValue]) -> bool:
     """Whether a query has an answer: a series whose value is a number."""
     return any(not math.isnan(sample.value) for sample in samples)
 

@@ -25,7 +25,7 @@ from flyball_testbed.controlplane.programs.binaries import (
 from flyball_testbed.real_site import RealSite
 from flyball_testbed.realnode import requirements
 from flyball_testbed.realnode.cluster import RealCluster
-from flyball_testbed.realnode.images import Image, write_image
+from flyball_testbed.realnode.images import ImageDefaults, write_image
 
 from tests.support.last_words import Sections, last_words
 
@@ -149,7 +149,7 @@ def tools_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(busybox, folder / "root" / "bin" / "busybox")
     for tool in TOOLS:
         (folder / "root" / "bin" / tool).symlink_to("busybox")
-    write_image(Image(TOOLS_IMAGE, ["/bin/sh", "-c"]), folder / "root", folder / "tools.tar")
+    write_image(ImageDefaults(TOOLS_IMAGE, ["/bin/sh", "-c"]), folder / "root", folder / "tools.tar")
     return folder / "tools.tar"
 
 

@@ -17,7 +17,7 @@ from flyball_testbed.krew_archive import (
     PLATFORMS,
     PYTHONS,
     SOURCE,
-    ArchiveError,
+    KrewArchiveError,
     archive_name,
     index_entry,
     lay_out,
@@ -67,7 +67,7 @@ def test_what_is_compiled_is_there_for_each_python_and_the_rest_once(
 def test_two_versions_of_one_library_are_refused(installed: dict[str, Path], tmp_path: Path) -> None:
     install(installed[HERE], "rich", {"rich.py": ""}, pure=True)
     install(installed["3.99"], "rich", {"rich.py": ""}, pure=True, number="2.0")
-    with pytest.raises(ArchiveError, match=r"rich is 1\.0, and for Python 3\.99 2\.0"):
+    with pytest.raises(KrewArchiveError, match=r"rich is 1\.0, and for Python 3\.99 2\.0"):
         lay_out(installed, tmp_path / "lib")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -37,6 +38,16 @@ OperatorNamespace = Annotated[
 _FORBIDDEN = re.compile(
     r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"(?P<where>.*)'
 )
+
+
+class TextOutput(StrEnum):
+    """How an answer is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+TextOutputOption = Annotated[TextOutput, typer.Option("--output", "-o", help="text or json.")]
 
 
 class CommandError(Exception):

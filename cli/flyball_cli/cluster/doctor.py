@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
-from flyball_cli.cluster.access import Access, Context, Kubeconfig, OperatorNamespace
+from flyball_cli.cluster.access import Access, Context, Kubeconfig, OperatorNamespace, TextOutput, TextOutputOption
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -27,13 +26,6 @@ RIGHTS = {
 LOOK_SECONDS = 1.0
 
 
-class Output(StrEnum):
-    """How the checks are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def register(app: typer.Typer) -> None:
     """Add `flyball doctor`."""
 
@@ -42,7 +34,7 @@ def register(app: typer.Typer) -> None:
         wait: Annotated[
             float, typer.Option(min=0, max=600, help="Watch agents for so many seconds; 95 see those that are silent.")
         ] = 0.0,
-        output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
+        output: TextOutputOption = TextOutput.TEXT,
         operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
@@ -67,11 +59,11 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-def printed(found: list[Check], output: Output) -> str:
+def printed(found: list[Check], output: TextOutput) -> str:
     """The checks as lines, what would be right below each that is not well; or as JSON."""
     from flyball_cli.terminal.printing import columns_text
 
-    if output is Output.JSON:
+    if output is TextOutput.JSON:
         import msgspec
 
         return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()

@@ -37,7 +37,7 @@ class GroupBy(StrEnum):
     MONTH = "month"
 
 
-class Output(StrEnum):
+class ReportOutput(StrEnum):
     """How a report is printed."""
 
     TABLE = "table"
@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(help="Grams of CO2 a kilowatt-hour; by default what each day's report has.")
         ] = None,
         pue: Annotated[float, typer.Option(help="What the building draws for each watt of the GPUs.")] = 1.0,
-        output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = Output.TABLE,
+        output: Annotated[ReportOutput, typer.Option("--output", "-o", help="How it is printed.")] = ReportOutput.TABLE,
         png: Annotated[
             Path | None, typer.Option(help="Draw it into this file, too: a .png, .svg or .pdf (needs matplotlib).")
         ] = None,
@@ -172,15 +172,15 @@ async def _books(session: ApiSession, month: datetime | None) -> tuple[list[Ener
     return sorted(chosen, key=lambda book: book.day), kept
 
 
-def printed(report: Report, output: Output) -> str:
+def printed(report: Report, output: ReportOutput) -> str:
     """A report as a table with what it leaves out below, as CSV, or as JSON."""
     from flyball_cli.terminal.printing import columns_text
 
-    if output is Output.JSON:
+    if output is ReportOutput.JSON:
         import msgspec
 
         return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-    if output is Output.CSV:
+    if output is ReportOutput.CSV:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([report.by.value, *HEADINGS])

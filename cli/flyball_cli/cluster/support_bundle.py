@@ -35,7 +35,7 @@ OUR_ANNOTATIONS = "flyball.dev/"
 VALUES_LEFT_OUT = ("volumeAttributes", "options")
 
 
-class Source(Protocol):
+class BundleSource(Protocol):
     """Where a bundle is gathered from: a session with the API server."""
 
     async def get(self, path: str, **params: str) -> Json: ...
@@ -121,7 +121,7 @@ def _collections(namespace: str) -> dict[str, tuple[str, dict[str, str]]]:
     }
 
 
-async def gather(source: Source, namespace: str) -> Bundle:
+async def gather(source: BundleSource, namespace: str) -> Bundle:
     """A bundle of the installation in `namespace`; what the API server refuses is noted, and is not the end.
 
     Raises ApiUnreachable where it does not answer the first question, and ApiError where it does not know who asks: then

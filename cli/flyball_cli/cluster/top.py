@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_REFRESH_SECONDS = 2.0
 
 
-class Output(StrEnum):
+class OverviewOutput(StrEnum):
     """How an overview is printed."""
 
     TABLE = "table"
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
         once: Annotated[bool, typer.Option("--once", help="Print plain tables and end.")] = False,
         output: Annotated[
-            Output | None, typer.Option("--output", "-o", help="table or json, once.", show_default=False)
+            OverviewOutput | None, typer.Option("--output", "-o", help="table or json, once.", show_default=False)
         ] = None,
         nodes: Annotated[bool, typer.Option("--nodes", help="Begin with the nodes, not the jobs.")] = False,
         refresh_seconds: Annotated[
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
             found = on_cluster(
                 "top", access, lambda session, of: _look(session, None if of_all else of, operator_namespace)
             )
-            typer.echo(printed(found, output or Output.TABLE))
+            typer.echo(printed(found, output or OverviewOutput.TABLE))
             return
         first = "nodes" if nodes else "jobs"
         on_cluster(
@@ -80,13 +80,13 @@ async def _look(session: ApiSession, namespace: str | None, operator_namespace: 
     return await look(session, namespace, None, operator_namespace)
 
 
-def printed(overview: Overview, output: Output) -> str:
+def printed(overview: Overview, output: OverviewOutput) -> str:
     """An overview as plain tables, or as JSON for programs."""
     from flyball_views.tables import caps_table, jobs_table, nodes_table
 
     from flyball_cli.terminal.printing import in_one_line, table_text, terminal_width
 
-    if output is Output.JSON:
+    if output is OverviewOutput.JSON:
         import msgspec
 
         return msgspec.json.format(msgspec.json.encode(overview), indent=2).decode()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from flyball_api.units import JOULES_PER_KILOJOULE
 
-from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, TextOutput, TextOutputOption
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 
 # A hundred thousand objects come page by page; a cluster that has not been read by then cannot be.
 READ_SECONDS = 60.0
-
-
-class Output(StrEnum):
-    """How the answer is printed."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +30,7 @@ def register(app: typer.Typer) -> None:
         restart_seconds: Annotated[
             float | None, typer.Option(min=0, help="The operator's --restart-seconds, where it has another.")
         ] = None,
-        output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
+        output: TextOutputOption = TextOutput.TEXT,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
@@ -108,13 +100,13 @@ async def _ask(session: ApiSession, settings: PlanningSettings, cap: str, watts:
     return await asyncio.to_thread(what_if, cluster, learner, settings, cap, watts, datetime.now(UTC))
 
 
-def printed(found: WhatIf, output: Output) -> str:
+def printed(found: WhatIf, output: TextOutput) -> str:
     """The answer as a table of the jobs that it changes and what it comes to, or as JSON."""
     from flyball_views.texts import counted, energy_text, watts_text
 
     from flyball_cli.terminal.printing import columns_text, terminal_width
 
-    if output is Output.JSON:
+    if output is TextOutput.JSON:
         import msgspec
 
         changed = [{**msgspec.to_builtins(job), "what": job.what} for job in found.jobs]

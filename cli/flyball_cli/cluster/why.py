@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
-from flyball_cli.cluster.access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
+from flyball_cli.cluster.access import (
+    Access,
+    Context,
+    Kubeconfig,
+    Namespace,
+    OperatorNamespace,
+    TextOutput,
+    TextOutputOption,
+)
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
     from flyball_views.why.reasons import Explanation
-
-
-class Output(StrEnum):
-    """How the answer is printed."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 KINDS = {
@@ -79,7 +79,7 @@ def register(app: typer.Typer) -> None:
         ],
         name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name.")] = None,
         namespace: Namespace = None,
-        output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
+        output: TextOutputOption = TextOutput.TEXT,
         operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
@@ -104,7 +104,7 @@ def register(app: typer.Typer) -> None:
             Access(kubeconfig, context, target.namespace),
             lambda session, of: explain(session, target.kind, target.name, of, operator_namespace),
         )
-        if output is Output.JSON:
+        if output is TextOutput.JSON:
             import msgspec
 
             typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))

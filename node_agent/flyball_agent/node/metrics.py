@@ -25,7 +25,7 @@ from flyball_agent.gpu.gpu import ThrottleReason
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.node.status import health
 from flyball_agent.state import AgentState
-from flyball_agent.wire.http_server import HttpServer, Request, Response
+from flyball_agent.wire.http_server import HttpRequest, HttpServer, Response
 from flyball_agent.wire.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
@@ -273,14 +273,14 @@ class MetricsServer:
             self._server.close()
             self._http.close()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: HttpRequest) -> Response:
         if request.path not in ("/metrics", "/healthz"):
             return Response(404, b"there is /metrics and /healthz\n", TEXT)
         if request.method not in ("GET", "HEAD"):
             return Response(405, b"GET only\n", TEXT, headers=(("Allow", "GET, HEAD"),))
         return self._metrics(request) if request.path == "/metrics" else self._healthy()
 
-    def _metrics(self, request: Request) -> Response:
+    def _metrics(self, request: HttpRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         packs = "gzip" in request.headers.get("accept-encoding", "")
         kept = self._kept.get((content_type, packs))

@@ -36,7 +36,7 @@ from flyball_agent.energy.observations import (
 from flyball_agent.energy.stage_profiles import MAX_BODY_BYTES as MAX_PROFILE_BYTES
 from flyball_agent.energy.stage_profiles import StageProfile, parse_stage_profile
 from flyball_agent.enforce.gpu_state import PodName
-from flyball_agent.wire.http_server import BodyTooLarge, HttpServer, Request, Response
+from flyball_agent.wire.http_server import BodyTooLarge, HttpRequest, HttpServer, Response
 from flyball_agent.wire.paced_listener import PacedListener
 from flyball_agent.wire.token_bucket import TokenBucket
 
@@ -235,14 +235,14 @@ class _PodSocket:
         with contextlib.suppress(OSError):
             self.path.parent.rmdir()  # only where nobody else keeps something in it
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: HttpRequest) -> Response:
         try:
             status, body = 200, await self._serve(request)
         except _Refusal as refusal:
             status, body = refusal.status, {"error": {"reason": refusal.reason, "message": refusal.message}}
         return Response(status, orjson.dumps(body), ends=status in (408, 413))  # the rest of what was sent is not read
 
-    async def _serve(self, request: Request) -> Mapping[str, object]:
+    async def _serve(self, request: HttpRequest) -> Mapping[str, object]:
         if not self._bucket.take():
             await asyncio.sleep(REFUSAL_SECONDS)
             raise _Refusal(
@@ -271,17 +271,17 @@ class _PodSocket:
             raise _Refusal(405, "MethodNotAllowed", ROUTES)
         raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 
-    async def _steps(self, request: Request) -> Mapping[str, object]:
+    async def _steps(self, request: HttpRequest) -> Mapping[str, object]:
         if not self._backend.report_steps(self.pod, await self._parsed(request, parse_steps)):
             raise self._unknown()
         return self._backend.granted(self.pod) or {}
 
-    async def _clocks(self, request: Request) -> Mapping[str, object]:
+    async def _clocks(self, request: HttpRequest) -> Mapping[str, object]:
         if not self._backend.ask_clock(self.pod, await self._parsed(request, parse_clock)):
             raise self._unknown()
         return self._backend.granted(self.pod) or {}
 
-    async def _profile(self, request: Request) -> Mapping[str, object]:
+    async def _profile(self, request: HttpRequest) -> Mapping[str, object]:
         profile = await self._parsed(request, parse_stage_profile, MAX_PROFILE_BYTES)
         try:
             taken = self._backend.report_stage(self.pod, profile)
@@ -291,7 +291,7 @@ class _PodSocket:
             raise self._unknown()
         return {}
 
-    async def _parsed(self, request: Request, parse: Callable[[object], T], most_bytes: int = MAX_BODY_BYTES) -> T:
+    async def _parsed(self, request: HttpRequest, parse: Callable[[object], T], most_bytes: int = MAX_BODY_BYTES) -> T:
         body = await self._body(request, most_bytes)
         try:
             return parse(orjson.loads(body))
@@ -304,7 +304,7 @@ class _PodSocket:
         where = f"{self.pod.namespace}/{self.pod.name}"
         return _Refusal(409, "NotGoverned", f"pod {where} holds no GPU that a job of this node's spec governs (yet)")
 
-    async def _body(self, request: Request, most_bytes: int) -> bytes:
+    async def _body(self, request: HttpRequest, most_bytes: int) -> bytes:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 return await request.body(most_bytes)

@@ -36,7 +36,7 @@ class Response(NamedTuple):
     ends: bool = False
 
 
-class Request:
+class HttpRequest:
     """One request whose head has come; header names are in lower case."""
 
     def __init__(self, connection: _Connection, head: h11.Request) -> None:
@@ -68,10 +68,10 @@ class _Connection:
             self._http.receive_data(await self._reader.read(READ_BYTES))
         return event
 
-    async def request(self) -> Request | None:
+    async def request(self) -> HttpRequest | None:
         """The next one; None where the client has ended."""
         event = await self._event()
-        return Request(self, event) if isinstance(event, h11.Request) else None
+        return HttpRequest(self, event) if isinstance(event, h11.Request) else None
 
     async def body(self, max_bytes: int) -> bytes:
         if self._http.they_are_waiting_for_100_continue:
@@ -113,7 +113,7 @@ class HttpServer:
 
     def __init__(
         self,
-        answer: Callable[[Request], Awaitable[Response]],
+        answer: Callable[[HttpRequest], Awaitable[Response]],
         *,
         max_connections: int,
         serves_newest: bool = False,

@@ -45,7 +45,7 @@ class NoBatchSizeReachesTarget(RuntimeError):
     """Every batch size that may be tried failed to reach the target metric."""
 
 
-class Choice(StrEnum):
+class ChoiceRule(StrEnum):
     """How a batch size is chosen once pruning is over."""
 
     KNOWLEDGE_GRADIENT = "KnowledgeGradient"  # least cost less what a run teaches
@@ -98,7 +98,7 @@ class RecurringJob:
     stop_factor: float = STOP_FACTOR
     window: int | None = None
     prior: Belief = FLAT_PRIOR
-    choice: Choice = Choice.KNOWLEDGE_GRADIENT
+    choice: ChoiceRule = ChoiceRule.KNOWLEDGE_GRADIENT
     pruning_rounds: int = 1
     rounds: tuple[PruningRound, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -274,7 +274,7 @@ class RecurringJob:
             stop_factor=math.inf if record["stop_factor"] is None else record["stop_factor"],
             window=record["window"],
             prior=FLAT_PRIOR if record["prior"] is None else Belief(*record["prior"]),
-            choice=Choice(record["choice"]),
+            choice=ChoiceRule(record["choice"]),
             pruning_rounds=record["pruning_rounds"],
             rounds=tuple(PruningRound.from_json(pruning) for pruning in record["rounds"]),
             runs=tuple(Run(*run) for run in record["runs"]),
@@ -291,9 +291,9 @@ class RecurringJob:
         Nobody knows how often a job will come again; as often as it has, or for as long as what is learnt counts, is as
         good a guess as any. Runs that are out count as though they came to the mean, so that others are tried beside them.
         """
-        if self.choice is Choice.THOMPSON:
+        if self.choice is ChoiceRule.THOMPSON:
             return choose_arm(self.beliefs(), np.random.default_rng([self.seed, self.decisions]))
-        if self.choice is Choice.LEAST_MEAN:
+        if self.choice is ChoiceRule.LEAST_MEAN:
             return self.best_batch_size
         costs = {size: self.costs(size) for size in self.arms or ()}
         recent = self._recent()

@@ -19,7 +19,7 @@ import numpy as np
 from flyball_frontiers.zeus.power_limit import LeastCost
 from flyball_frontiers.zeus.profiler import SLICE_SECONDS, Reading, SliceProfiler
 from flyball_planner.recurrences.cost import energy_time_cost
-from flyball_planner.recurrences.recurring import STOP_FACTOR, Choice, RecurringJob
+from flyball_planner.recurrences.recurring import STOP_FACTOR, ChoiceRule, RecurringJob
 
 from flyball_studies.zeus.trace import WorkloadTrace
 
@@ -39,10 +39,10 @@ class Policy(StrEnum):
     DEFAULT = "Default"
 
 
-BANDITS: dict[Policy, tuple[Choice, int]] = {
-    Policy.KNOWLEDGE_GRADIENT: (Choice.KNOWLEDGE_GRADIENT, 1),
-    Policy.ZEUS: (Choice.THOMPSON, 2),
-    Policy.COMMIT: (Choice.LEAST_MEAN, 2),
+BANDITS: dict[Policy, tuple[ChoiceRule, int]] = {
+    Policy.KNOWLEDGE_GRADIENT: (ChoiceRule.KNOWLEDGE_GRADIENT, 1),
+    Policy.ZEUS: (ChoiceRule.THOMPSON, 2),
+    Policy.COMMIT: (ChoiceRule.LEAST_MEAN, 2),
 }
 """How each chooses, and its rounds of pruning."""
 

@@ -44,7 +44,7 @@ _ENGINEERING = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlotRange:
     """What is looked at: a Prometheus, from `start` to `end` (seconds since 1970); rates over `rate_interval`."""
 
     prometheus: Prometheus
@@ -60,7 +60,7 @@ class View:
         return made.bound(query.expr, rate_interval=self.rate_interval, span=self.span, chosen=chosen)
 
 
-def draw(made: Dashboard, view: View, path: Path) -> None:
+def draw(made: Dashboard, view: PlotRange, path: Path) -> None:
     """One dashboard into a PNG. Raises PrometheusError where a query is refused."""
     with mpl.rc_context(STYLE):
         bands = [band for row in made.rows for band in _bands(made, row, view)]
@@ -95,7 +95,7 @@ class _Band:
     heading: str = ""
     panels: tuple[tuple[Panel, dict[str, str]], ...] = ()
 
-    def draw(self, figure: Figure, made: Dashboard, view: View, top: float, bottom: float) -> None:
+    def draw(self, figure: Figure, made: Dashboard, view: PlotRange, top: float, bottom: float) -> None:
         if self.heading:
             figure.text(
                 0.012, (top + bottom) / 2, self.heading, fontsize=11, fontweight="bold", color=FAINT, va="center"
@@ -122,7 +122,7 @@ class _Band:
             )
 
 
-def _bands(made: Dashboard, row: Row, view: View) -> list[_Band]:
+def _bands(made: Dashboard, row: Row, view: PlotRange) -> list[_Band]:
     bands = [_Band(HEADING_INCHES, row.title)]
     for line in lines(row.panels):
         drawn = [(panel, chosen) for panel in line for chosen in _choices(made, panel, view)]
@@ -140,7 +140,7 @@ def batched(
         yield tuple(panels[at : at + size])
 
 
-def _inches(made: Dashboard, line: Sequence[tuple[Panel, dict[str, str]]], view: View) -> float:
+def _inches(made: Dashboard, line: Sequence[tuple[Panel, dict[str, str]]], view: PlotRange) -> float:
     shape = line[0][0].shape
     if shape is Shape.NUMBER:
         return NUMBER_INCHES
@@ -149,7 +149,7 @@ def _inches(made: Dashboard, line: Sequence[tuple[Panel, dict[str, str]]], view:
     return PANEL_INCHES
 
 
-def _choices(made: Dashboard, panel: Panel, view: View) -> list[dict[str, str]]:
+def _choices(made: Dashboard, panel: Panel, view: PlotRange) -> list[dict[str, str]]:
     """What each drawing of a panel is chosen for: once for all, or once for each value of the variable that repeats it."""
     if not panel.repeated:
         return [{}]
@@ -168,7 +168,7 @@ def _title(axes: Axes, panel: Panel, chosen: dict[str, str]) -> None:
     axes.annotate(panel.question, (0, 1), xytext=(0, 4), fontsize=8, color=FAINT, style="italic", **above)
 
 
-def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
+def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: PlotRange) -> None:
     found = view.prometheus.query(view.bound(made, panel.queries[0], chosen), view.end)
     value = found[0].value if found else math.nan
     colour = colour_of(panel, value)
@@ -205,7 +205,7 @@ def colour_of(panel: Panel, value: float) -> Colour | None:
     return None if panel.base is None or math.isnan(value) else colour
 
 
-def _draw_lines(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
+def _draw_lines(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: PlotRange) -> None:
     step = (view.end - view.start) / STEPS
     found: list[tuple[str, Series, Query]] = []
     for query in panel.queries:
@@ -258,7 +258,7 @@ def _draw_lines(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str
     _title(axes, panel, chosen)
 
 
-def _minutes(times: Sequence[float], view: View) -> list[float]:
+def _minutes(times: Sequence[float], view: PlotRange) -> list[float]:
     return [(at - view.start) / 60 for at in times]
 
 
@@ -272,7 +272,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def _table(made: Dashboard, panel: Panel, view: View) -> list[list[str]]:
+def _table(made: Dashboard, panel: Panel, view: PlotRange) -> list[list[str]]:
     """A row for each job, sorted by name: its name, then each query's value, or its label where the query has no unit."""
     rows: dict[tuple[str, str], list[str]] = {}
     for column, query in enumerate(panel.queries):
@@ -283,7 +283,7 @@ def _table(made: Dashboard, panel: Panel, view: View) -> list[list[str]]:
     return [[name, *row] for (_, name), row in sorted(rows.items())]
 
 
-def _draw_table(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
+def _draw_table(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: PlotRange) -> None:
     rows = _table(made, panel, view)
     axes.set_axis_off()
     _title(axes, panel, chosen)

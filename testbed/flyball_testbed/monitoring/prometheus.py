@@ -30,7 +30,7 @@ class PrometheusError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SeriesValue:
     """One series' value now."""
 
     labels: Mapping[str, str]
@@ -105,13 +105,13 @@ class Prometheus:
     ) -> None:
         self._process.stop(STOP_SECONDS)
 
-    def query(self, expr: str, at: float | None = None) -> list[Sample]:
+    def query(self, expr: str, at: float | None = None) -> list[SeriesValue]:
         """What a query answers now, or `at` these seconds since 1970. Raises PrometheusError where it is refused."""
         when = {} if at is None else {"time": f"{at:.3f}"}
         answer = self._ask("query", {"query": expr, **when})
         if answer["resultType"] == "scalar":
-            return [Sample({}, float(answer["result"][1]))]
-        return [Sample(series["metric"], float(series["value"][1])) for series in answer["result"]]
+            return [SeriesValue({}, float(answer["result"][1]))]
+        return [SeriesValue(series["metric"], float(series["value"][1])) for series in answer["result"]]
 
     def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Series]:
         """What a query answers from `start` to `end`. Raises PrometheusError where it is refused."""

@@ -31,7 +31,7 @@ from flyball_testbed.controlplane.programs.binaries import Report
 from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 from flyball_testbed.demo.jobs import DemoJob, demo_jobs, energy_aware_job
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
-from flyball_testbed.monitoring.pictures import View, draw
+from flyball_testbed.monitoring.pictures import PlotRange, draw
 from flyball_testbed.monitoring.prometheus import Prometheus
 from flyball_testbed.site import Site, SitePlan
 from flyball_testbed.workload.devices import hardware_path
@@ -86,7 +86,7 @@ def draw_watched_run(output: Path, seconds: float, report: Report = print) -> li
     ):
         began = time.time()
         let_things_happen(site, seconds, report)
-        view = View(prometheus, began, time.time(), RATE_INTERVAL)
+        view = PlotRange(prometheus, began, time.time(), RATE_INTERVAL)
         paths = [output / f"dashboard-{made.uid.removeprefix('flyball-')}.png" for made in DASHBOARDS]
         for made, path in zip(DASHBOARDS, paths, strict=True):
             draw(made, view, path)

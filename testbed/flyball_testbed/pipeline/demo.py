@@ -40,7 +40,7 @@ from flyball_simulated_gpu.shared import SimulatedNode
 from flyball_testbed.controlplane.processes import wait_until
 from flyball_testbed.pipeline.board import MeasuredComputation
 from flyball_testbed.pipeline.journals import Iteration, Mean, read_iterations
-from flyball_testbed.pipeline.picture import Panel, draw
+from flyball_testbed.pipeline.picture import IterationPanel, draw
 from flyball_testbed.site import Site, SitePlan
 from flyball_testbed.training.run import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed
 from flyball_testbed.workload.devices import hardware_path
@@ -62,7 +62,7 @@ ANSWERED_WITHIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSize:
     """What is trained: so many microbatches an iteration, iterations in each part of the run."""
 
     microbatches: int
@@ -108,7 +108,7 @@ class Training:
         return api_object(ENERGY_AWARE_JOBS.kind, name, spec, namespace=NAMESPACE)
 
 
-class Run:
+class PipelineRun:
     """Jobs on the site, one after the other."""
 
     def __init__(self, site: Site, say: Callable[[str], None]) -> None:
@@ -186,7 +186,7 @@ def started_site(out: Path, say: Callable[[str], None]) -> Iterator[Site]:
         site.stop()
 
 
-def scenario(run: Run, training: Training, out: Path) -> float:
+def scenario(run: PipelineRun, training: TrainingSize, out: Path) -> float:
     """All that happens; when the board was throttled. Raises DemoFailed."""
     run.cap(STAGES * REPLICAS * 700)
     run.start(training.manifest("highest", out / "highest", training.iterations, planned=False))
@@ -224,12 +224,12 @@ def main() -> int:
     out: Path = arguments.output.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    training = Training(arguments.microbatches, arguments.iterations)
+    training = TrainingSize(arguments.microbatches, arguments.iterations)
     training.write_plans(out)
     say("planned")
     try:
         with started_site(out, say) as site:
-            throttled_at = scenario(Run(site, say), training, out)
+            throttled_at = scenario(PipelineRun(site, say), training, out)
             referee = site.referee_summary()
     except DemoFailed as error:
         print(error, file=sys.stderr)
@@ -253,7 +253,7 @@ def conclude(out: Path, throttled_at: float, over: float) -> int:
     before, after, waited = Mean.of(highest), Mean.of(undisturbed), Mean.of(answered)
     flat_out = json.loads((out / "perseus.json").read_text())["flat_out"]
     by_envpipe, by_perseus = Followed.of(envpipe, flat_out), Followed.of(undisturbed, flat_out)
-    answer = Answer.of(planned, throttled_at)
+    answer = StragglerAnswer.of(planned, throttled_at)
     held_up = STAGES * BLOCKED_WATTS * (waited.seconds - after.seconds)
     than_waiting = 1 - waited.joules / (after.joules + held_up)
     than_highest = 1 - waited.joules / (before.joules + held_up)
@@ -305,7 +305,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StragglerAnswer:
     """How long after a board was throttled the other replica ran slower, and where that time went.
 
     `idle_seconds` until the board computed again, `computed_seconds` until as many of its computations had taken longer as
@@ -317,7 +317,7 @@ class Answer:
     waited_seconds: float
 
     @classmethod
-    def of(cls, planned: Sequence[Iteration], throttled_at: float) -> Answer:
+    def of(cls, planned: Sequence[Iteration], throttled_at: float) -> StragglerAnswer:
         """Of all iterations by the plan; some computation of replica 0 must have answered."""
         answered = min(
             computation.start
@@ -365,10 +365,10 @@ def _draw(
     other = next(item for item in planned if item.number == third.number and item.replica == REPLICAS - 1)
     throttled = f"By Perseus, while stage {THROTTLED_STAGE} of replica {REPLICAS - 1} is throttled: replica 0 uses"
     panels = [
-        Panel(title("All at the highest clock:", first), [first]),
-        Panel(title("By EnvPipe:", between), [between]),
-        Panel(title("By Perseus:", second), [second]),
-        Panel(title(throttled, third), [third, other]),
+        IterationPanel(title("All at the highest clock:", first), [first]),
+        IterationPanel(title("By EnvPipe:", between), [between]),
+        IterationPanel(title("By Perseus:", second), [second]),
+        IterationPanel(title(throttled, third), [third, other]),
     ]
     draw(panels, path)
 

@@ -10,14 +10,14 @@ from flyball_testbed.pipeline.journals import Iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class IterationPanel:
     """One iteration of one or more replicas, under a title."""
 
     title: str
     replicas: Sequence[Iteration]
 
 
-def draw(panels: Sequence[Panel], path: Path) -> None:
+def draw(panels: Sequence[IterationPanel], path: Path) -> None:
     """Draw the panels below each other, on one scale of time and one of clocks."""
     import matplotlib as mpl
 

@@ -24,7 +24,7 @@ from flyball_testbed.controlplane.processes import ProcessIdentity
 from flyball_testbed.controlplane.programs.binaries import NODE_PROGRAMS, PROGRAMS, Binaries, Report, find_binaries
 from flyball_testbed.realnode import cgroups, gpus, requirements
 from flyball_testbed.realnode.configuration import PAUSE_IMAGE, Machine
-from flyball_testbed.realnode.images import Image, write_image
+from flyball_testbed.realnode.images import ImageDefaults, write_image
 from flyball_testbed.realnode.node import NodeError, RealNode
 from flyball_testbed.realnode.nvidia_runtime import LIBRARY
 
@@ -154,7 +154,9 @@ class RealCluster:
         self._library.parent.mkdir()
         with tempfile.TemporaryDirectory(dir=self.directory) as root:
             gpus.build_pause(Path(root) / "pause")
-            write_image(Image(PAUSE_IMAGE, ["/pause"], user="65535:65535"), Path(root), self._images / "pause.tar")
+            write_image(
+                ImageDefaults(PAUSE_IMAGE, ["/pause"], user="65535:65535"), Path(root), self._images / "pause.tar"
+            )
         for image in images:
             (self._images / image.name).symlink_to(image.resolve(strict=True))
         gpus.build_library(self._library.parent)

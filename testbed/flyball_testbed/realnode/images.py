@@ -20,7 +20,7 @@ NAME_ANNOTATIONS = ("io.containerd.image.name", "org.opencontainers.image.ref.na
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageDefaults:
     """What a container of the image is given when its pod says nothing else. `reference` is its full name with a tag."""
 
     reference: str
@@ -29,7 +29,7 @@ class Image:
     user: str = "0:0"
 
 
-def write_image(image: Image, root: Path, target: Path) -> str:
+def write_image(image: ImageDefaults, root: Path, target: Path) -> str:
     """Write the image whose root file system is the folder `root` to the tar `target`; its digest.
 
     The same files give the same digest: owners are root, times are zero, names are in order. Raises FileNotFoundError

@@ -53,7 +53,7 @@ def away_path(state: Path, node: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentHostSettings:
     """`state` holds journals and credentials; `only` names the nodes to serve (empty: every node with hardware).
 
     `operator_namespace` is where the operator's Lease is.
@@ -73,7 +73,7 @@ class Settings:
 class AgentHost:
     """Runs an agent for each pod of the agents' DaemonSet whose node has hardware here; `run` until cancelled."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentHostSettings) -> None:
         self._settings = settings
         self._control_plane = ControlPlane.attach(settings.cluster)
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}  # node -> (pod, its agent)
@@ -181,7 +181,7 @@ class AgentHost:
             await agent.close()
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: AgentHostSettings) -> None:
     """Run an agent host until SIGTERM; every limit stays as it is."""
     work = asyncio.create_task(AgentHost(settings).run())
     loop = asyncio.get_running_loop()
@@ -197,15 +197,17 @@ def main() -> None:
     parser.add_argument("--hardware", type=Path, required=True, help="directory of the <node>.gpus files")
     parser.add_argument("--sockets", type=Path, required=True, help="directory for the pods' sockets (a short path)")
     parser.add_argument("--state", type=Path, required=True, help="directory for journals and credentials")
-    parser.add_argument("--tick-seconds", type=float, default=Settings.tick_seconds)
-    parser.add_argument("--status-interval-seconds", type=float, default=Settings.status_interval_seconds)
-    parser.add_argument("--operator-namespace", default=Settings.operator_namespace, help="where its Lease is")
-    parser.add_argument("--metrics-port", type=int, default=Settings.metrics_port, help="0: any free one (in the log)")
+    parser.add_argument("--tick-seconds", type=float, default=AgentHostSettings.tick_seconds)
+    parser.add_argument("--status-interval-seconds", type=float, default=AgentHostSettings.status_interval_seconds)
+    parser.add_argument("--operator-namespace", default=AgentHostSettings.operator_namespace, help="where its Lease is")
+    parser.add_argument(
+        "--metrics-port", type=int, default=AgentHostSettings.metrics_port, help="0: any free one (in the log)"
+    )
     parser.add_argument("--log-level", default=LogSettings().log_level)
     parser.add_argument("--only", default="", help="comma-separated nodes; the default is all with hardware")
     arguments = parser.parse_args()
     configure_logging(LogSettings(log_level=arguments.log_level))
-    settings = Settings(
+    settings = AgentHostSettings(
         cluster=arguments.cluster,
         hardware=arguments.hardware,
         sockets=arguments.sockets,

@@ -55,7 +55,7 @@ UNPLACED_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class HostSettings:
     """Where things are, and the pace; `noise` is the relative deviation of iteration times between jobs and sizes.
 
     `train_every_job`: pods of a job that were not written for the simulation train what their EnergyAwareJob says.
@@ -95,7 +95,7 @@ class _Gang:
 class WorkloadHost:
     """Plays the nodes' part for the pods of one API server; `run` until cancelled."""
 
-    def __init__(self, session: ApiSession, settings: Settings) -> None:
+    def __init__(self, session: ApiSession, settings: HostSettings) -> None:
         self._session = session
         self._settings = settings
         self._devices = DeviceManager(settings.hardware)
@@ -329,7 +329,7 @@ class WorkloadHost:
         temporary.rename(path)
 
 
-async def run(kubeconfig: Path, settings: Settings) -> None:
+async def run(kubeconfig: Path, settings: HostSettings) -> None:
     """Run a workload host until SIGTERM; the GPUs stay as they are, as hardware does."""
     async with await ApiSession.connect(kubeconfig) as session:
         host = WorkloadHost(session, settings)
@@ -350,17 +350,17 @@ def main() -> None:
     parser.add_argument("--hardware", type=Path, required=True, help="directory of the <node>.gpus files")
     parser.add_argument("--sockets", type=Path, required=True, help="directory of the agents' per-pod sockets")
     parser.add_argument("--state", type=Path, required=True, help="directory for checkpoints and progress")
-    parser.add_argument("--tick-seconds", type=float, default=Settings.tick_seconds)
-    parser.add_argument("--report-seconds", type=float, default=Settings.report_seconds)
-    parser.add_argument("--noise", type=float, default=Settings.noise, help="relative deviation of iteration times")
+    parser.add_argument("--tick-seconds", type=float, default=HostSettings.tick_seconds)
+    parser.add_argument("--report-seconds", type=float, default=HostSettings.report_seconds)
+    parser.add_argument("--noise", type=float, default=HostSettings.noise, help="relative deviation of iteration times")
     parser.add_argument("--restore-seconds", type=float, default=Timing.restore_seconds)
     parser.add_argument("--save-seconds", type=float, default=Timing.save_seconds)
-    parser.add_argument("--foreign-activity", type=float, default=Settings.foreign_activity)
+    parser.add_argument("--foreign-activity", type=float, default=HostSettings.foreign_activity)
     parser.add_argument("--train-every-job", action="store_true", help="also those not written for the simulation")
     parser.add_argument("--run-programs", action="store_true", help="run the commands of pods here, as this user")
     arguments = parser.parse_args()
     configure_logging(LogSettings())
-    settings = Settings(
+    settings = HostSettings(
         hardware=arguments.hardware,
         sockets=arguments.sockets,
         state=arguments.state,

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from flyball_agent.wire.http_server import BodyTooLarge, HttpServer, Request, Response, _Connection
+from flyball_agent.wire.http_server import BodyTooLarge, HttpRequest, HttpServer, Response, _Connection
 
 from tests.support.waiting import until
 
@@ -23,7 +23,7 @@ MAX_CONNECTIONS = 2
 MAX_BODY_BYTES = 100
 
 
-async def answer(request: Request) -> Response:
+async def answer(request: HttpRequest) -> Response:
     with suppress(BodyTooLarge):
         if request.method == "POST":
             await request.body(MAX_BODY_BYTES)
@@ -104,7 +104,7 @@ async def test_requests_that_come_together_leave_others_their_turns(path: str) -
             turns += 1
             await asyncio.sleep(0)
 
-    async def noting(request: Request) -> Response:
+    async def noting(request: HttpRequest) -> Response:
         seen.append(turns)
         return await answer(request)
 

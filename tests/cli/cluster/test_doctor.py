@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from flyball_api.manifests import manifests
-from flyball_cli.cluster.doctor import Output, printed
+from flyball_cli.cluster.access import TextOutput
+from flyball_cli.cluster.doctor import printed
 from flyball_cli.cluster.doctor_checks import ADMISSION_POLICIES, Check, Facts, Verdict, checks, version_of
 from flyball_kube.server_version import FIRST_ORDERED
 from flyball_views.overview import Overview, read_overview
@@ -184,7 +185,7 @@ def test_several_versions_of_agents() -> None:
 
 
 def test_what_would_be_right_stands_below() -> None:
-    text = printed(found(server_version="v1.30.0"), Output.TEXT)
+    text = printed(found(server_version="v1.30.0"), TextOutput.TEXT)
     lines = text.splitlines()
     assert lines[0].split(maxsplit=3) == ["fail", "API", "server", "is v1.30.0"]
     assert lines[1].strip() == "→ upgrade it to Kubernetes 1.35 or newer"

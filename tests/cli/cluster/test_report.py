@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from flyball_cli.cluster.report import Output, _made, _month, draw, month_after, picture, printed
+from flyball_cli.cluster.report import ReportOutput, _made, _month, draw, month_after, picture, printed
 from flyball_cli.cluster.would_have import draw_would_have, picture_of_savings, printed_would_have
 from flyball_cli.terminal.pictures import LONGEST_NAME, cut_short
 from flyball_views.overview import read_overview
@@ -25,7 +25,7 @@ MADE = report(read_overview(NOW, **cluster()).jobs, NOW, By.NAMESPACE, Prices(0.
 
 
 def test_a_table_with_its_sum_and_what_it_leaves_out() -> None:
-    lines = printed(MADE, Output.TABLE).splitlines()
+    lines = printed(MADE, ReportOutput.TABLE).splitlines()
     assert lines[0].split() == ["NAMESPACE", "JOBS", "NOT", "ENDED", "GPU", "HOURS", "KWH", "COST", "KG", "CO2"]
     assert lines[1].split() == ["other", "1", "0", "0.0", "0.19", "0.05", "0.08"]
     assert lines[3].split()[:2] == ["total", "3"]
@@ -33,7 +33,7 @@ def test_a_table_with_its_sum_and_what_it_leaves_out() -> None:
 
 
 def test_csv_reads_back() -> None:
-    found = list(csv.DictReader(printed(MADE, Output.CSV).splitlines()))
+    found = list(csv.DictReader(printed(MADE, ReportOutput.CSV).splitlines()))
     assert [(row["namespace"], row["jobs"], row["kWh"]) for row in found] == [
         ("other", "1", "0.19"),
         ("team", "2", "0.06"),
@@ -41,7 +41,7 @@ def test_csv_reads_back() -> None:
 
 
 def test_json_reads_back() -> None:
-    assert msgspec.json.decode(printed(MADE, Output.JSON), type=Report) == MADE
+    assert msgspec.json.decode(printed(MADE, ReportOutput.JSON), type=Report) == MADE
 
 
 def test_a_picture(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from flyball_api.event import EventView
 from flyball_cli.cluster.terminal_view.app import FlyballTop, SourceError
 from flyball_cli.cluster.terminal_view.screens import HelpScreen, TextScreen, WhyScreen
-from flyball_cli.cluster.top import Output, printed
+from flyball_cli.cluster.top import OverviewOutput, printed
 from flyball_cli.terminal.printing import table_text
 from flyball_views.overview import Overview, read_overview
 from flyball_views.tables import jobs_table
@@ -308,7 +308,7 @@ def app_filtered(app: FlyballTop, strip: Any) -> Any:
 
 
 def test_plain_tables() -> None:
-    text = printed(small(missing={"nodes": "you have no right to list nodes"}), Output.TABLE)
+    text = printed(small(missing={"nodes": "you have no right to list nodes"}), OverviewOutput.TABLE)
     blocks = text.split("\n\n")
     assert blocks[0].splitlines()[0].split() == [
         "CAP", "IN", "FORCE", "TARGET", "COMMITTED", "MEASURED", "HEADROOM", "NODES", "ENFORCED", "SINCE", "WHY",
@@ -320,7 +320,7 @@ def test_plain_tables() -> None:
 
 def test_json_is_the_overview() -> None:
     found = small()
-    assert msgspec.json.decode(printed(found, Output.JSON), type=Overview) == found
+    assert msgspec.json.decode(printed(found, OverviewOutput.JSON), type=Overview) == found
 
 
 def test_only_the_last_column_is_cut_to_the_terminal() -> None:
@@ -333,4 +333,4 @@ def test_only_the_last_column_is_cut_to_the_terminal() -> None:
 
 
 def test_nothing_to_show() -> None:
-    assert printed(read_overview(NOW), Output.TABLE) == "no caps\n\nno nodes\n\nno jobs"
+    assert printed(read_overview(NOW), OverviewOutput.TABLE) == "no caps\n\nno nodes\n\nno jobs"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flyball_cli.cluster.whatif import Output, printed
+from flyball_cli.cluster.access import TextOutput
+from flyball_cli.cluster.whatif import printed
 from flyball_operator.planning.what_if import JobChange, Share, WhatIf
 
 RUNS = Share(gpus=8, clock_megahertz=1410, watts=2000.0)
@@ -14,12 +15,12 @@ def answer(*jobs: JobChange) -> WhatIf:
 
 
 def last_line(*jobs: JobChange) -> str:
-    return printed(answer(*jobs), Output.TEXT).splitlines()[-1]
+    return printed(answer(*jobs), TextOutput.TEXT).splitlines()[-1]
 
 
 def test_jobs_that_stay_as_they_are_are_counted_where_there_are_any() -> None:
     slower, same = JobChange("a", RUNS, SLOWER, "its share"), JobChange("b", RUNS, RUNS, "its largest size")
     assert last_line(slower, same) == "1 job as now"
     assert last_line(same, same) == "nothing changes for 2 jobs"
-    assert "as now" not in printed(answer(slower), Output.TEXT)
+    assert "as now" not in printed(answer(slower), TextOutput.TEXT)
     assert last_line() == "there are no jobs under it"

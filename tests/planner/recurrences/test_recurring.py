@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flyball_planner.recurrences.pruning import Explored, PruningRound
-from flyball_planner.recurrences.recurring import Choice, Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
+from flyball_planner.recurrences.recurring import ChoiceRule, Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ CONVEX = {8: 400.0, 16: 150.0, 32: 100.0, 64: 110.0, 128: 180.0, 256: 900.0}
 
 def zeus(*arguments: Any, **knobs: Any) -> RecurringJob:
     """A job as in the paper."""
-    return RecurringJob(*arguments, **{"choice": Choice.THOMPSON, "pruning_rounds": 2, **knobs})
+    return RecurringJob(*arguments, **{"choice": ChoiceRule.THOMPSON, "pruning_rounds": 2, **knobs})
 
 
 def run_once(job: RecurringJob, costs: Mapping[int, float], spread: float = 0.0) -> tuple[RecurringJob, Decision]:

@@ -22,8 +22,8 @@ from flyball_testbed.monitoring.panel import (
     Unit,
     lines,
 )
-from flyball_testbed.monitoring.pictures import View, colour_of, draw, legend, written
-from flyball_testbed.monitoring.prometheus import Sample, Series
+from flyball_testbed.monitoring.pictures import PlotRange, colour_of, draw, legend, written
+from flyball_testbed.monitoring.prometheus import Series, SeriesValue
 from matplotlib.image import imread
 
 LABELS = {"namespace": "team", "job_name": "gpt2", "node": "n1", "state": "Running", "cap": "row-1", "kind": "x"}
@@ -37,9 +37,9 @@ class Answers:
     values: tuple[float, ...] = (1.0, 2.0, 3.0)
     asked: list[str] = field(default_factory=list)
 
-    def query(self, expr: str, at: float | None = None) -> list[Sample]:
+    def query(self, expr: str, at: float | None = None) -> list[SeriesValue]:
         self.asked.append(expr)
-        return [Sample(LABELS | {"cap": f"row-{number}"}, value) for number, value in enumerate(self.values)]
+        return [SeriesValue(LABELS | {"cap": f"row-{number}"}, value) for number, value in enumerate(self.values)]
 
     def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Series]:
         self.asked.append(expr)
@@ -47,8 +47,8 @@ class Answers:
         return [Series(LABELS, times, [value] * len(times)) for value in self.values]
 
 
-def view(answers: Any) -> View:
-    return View(answers, 1_000_000.0, 1_000_300.0, "15s")
+def view(answers: Any) -> PlotRange:
+    return PlotRange(answers, 1_000_000.0, 1_000_300.0, "15s")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from flyball_api.energy_aware_job import PipelineParallelism, PlanSource, read_energy_aware_job
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
-from flyball_testbed.pipeline.demo import PRODUCT, Training, conclude
+from flyball_testbed.pipeline.demo import PRODUCT, TrainingSize, conclude
 from flyball_testbed.pipeline.journals import read_iterations
 from flyball_testbed.training.run import CLIENT
 
@@ -146,7 +146,7 @@ def test_an_answer_that_comes_late_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_its_jobs_are_such_as_the_operator_takes(tmp_path: Path) -> None:
-    manifest = Training(6, 8).manifest("perseus", tmp_path, 24, planned=True)
+    manifest = TrainingSize(6, 8).manifest("perseus", tmp_path, 24, planned=True)
     manifest["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     job = read_energy_aware_job(manifest)
     assert (job.spec.gpus.min, job.spec.gpus.max, job.spec.clocks.max_megahertz) == (8, 8, 1740)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_testbed.realnode.images import Image, write_image
+from flyball_testbed.realnode.images import ImageDefaults, write_image
 
-IMAGE = Image("flyball.dev/thing:1", ["/bin/thing"], {"PATH": "/bin", "HOME": "/"}, user="65532:65532")
+IMAGE = ImageDefaults("flyball.dev/thing:1", ["/bin/thing"], {"PATH": "/bin", "HOME": "/"}, user="65532:65532")
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class SourceError(Exception):
     """The cluster cannot be read now; one line says why."""
 
 
-class Source(Protocol):
+class OverviewSource(Protocol):
     """Where overviews come from."""
 
     async def overview(self) -> Overview:
@@ -81,7 +81,7 @@ class FlyballTop(App[None]):
 
     def __init__(
         self,
-        source: Source,
+        source: OverviewSource,
         refresh_seconds: float = 2.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         first: str = "jobs",
