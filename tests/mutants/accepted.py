@@ -67,6 +67,9 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.caps.tracker:_with_meter:"
     " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
     " -> without 'reading.watts is not None'": _NEW_READING,
+    "flyball_operator.power.caps.tracker:_known_change: memory.now <= now -> Lt": (
+        "two looks within a microsecond: the second one begins anew, and the next goes on"
+    ),
     "flyball_operator.power.caps.tracker:_in_same_period:"
     " one is not None and other is not None and (one.start == other.start) -> without 'one is not None'": _PERIODS,
     "flyball_operator.power.caps.tracker:_in_same_period:"
