@@ -175,7 +175,7 @@ def _planned(
 
 
 def _as_granted(
-    pods: Iterable[PodView],
+    pods: Sequence[PodView],
     info: NodeInfo,
     grant: Grant | None,
     incarnations: Mapping[tuple[str, int], IncarnationView],
@@ -187,7 +187,6 @@ def _as_granted(
     """
     if grant is None:
         return {}
-    pods = [pod for pod in pods if grant.entry_of(pod.name, pod.job_uid) is not None]
     staying = {pod.uid: entry for pod in pods if (entry := _standing_entry(pod, grant, incarnations)) is not None}
     limits = of_nodes(entry.limit_milliwatts for entry in staying.values())
     expected = _expected_of_jobs(info, grant) - _expected_of_others(info, grant, pods, staying)

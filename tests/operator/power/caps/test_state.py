@@ -712,6 +712,7 @@ def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
     change = site.publish(site.read(300.0))["nextChange"]
     assert change == {"time": "2030-06-02T12:00:00Z", "watts": 1200, "schedule": "noon"}
     site.read(1.0)
+    site.read()
     assert [(at - NOW).total_seconds() for at in looked] == [0.0, 600.0]
     site.spec["schedule"] = [{**noon, "cron": "0 14 * * *"}]
     assert site.publish(site.read())["nextChange"]["time"] == "2030-06-01T14:00:00Z"
