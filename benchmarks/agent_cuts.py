@@ -27,8 +27,8 @@ from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedDevice

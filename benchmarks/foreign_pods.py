@@ -19,7 +19,7 @@ import tracemalloc
 
 import orjson
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
-from flyball_kube import json_depth
+from flyball_kube.http import json_depth
 from flyball_kube.resources import PODS
 from flyball_kube.server_clock import ServerClock
 from flyball_kube.session import JsonObject

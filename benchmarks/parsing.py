@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 from flyball_api.gpu_node import gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import read_pod
 from picked_by_hand import pick_gpu_node, pick_pod
 

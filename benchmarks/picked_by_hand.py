@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flyball_api.grant import Grant, JobGrant, PowerBound
-from flyball_api.quantities import thousandths
+from flyball_api.values.quantities import thousandths
 
 Json = dict[str, Any]
 

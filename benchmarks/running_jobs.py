@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from flyball_api.energy_report import EnergyRates
+from flyball_api.energy.report import EnergyRates
 from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging
 from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.learning.learner import Learner

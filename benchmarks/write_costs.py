@@ -23,7 +23,7 @@ from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, gpu_node_object
 from flyball_api.grant import Grant, JobGrant, PowerBound, grant_spec
 from flyball_api.names import DEFAULT_NAMESPACE, FLYBALL_API_VERSION
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_kube.credentials import load_configuration
 from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, ENERGY_AWARE_JOBS, GPU_NODES, LEASES
 from flyball_kube.session import ApiSession, JsonObject

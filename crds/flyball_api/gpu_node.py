@@ -11,7 +11,6 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
-from flyball_api.conditions import StoredCondition
 from flyball_api.grant import Grant, GrantVersion, OfNode, PerGpu, grant_spec, read_grant
 from flyball_api.names import ANNOTATION_FORMER_LABELS, ANNOTATION_RELEASE, FLYBALL_API_VERSION, HOLD_FINALIZER
 from flyball_api.reading import (
@@ -24,7 +23,8 @@ from flyball_api.reading import (
     read_metadata,
     read_status,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
+from flyball_api.values.conditions import StoredCondition
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
 
 KIND = "GPUNode"
 

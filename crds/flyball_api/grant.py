@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe, without_nulls
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
 
 MAX_JOBS = 256
 MAX_FOREIGN_PODS = 256

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from flyball_api.reading import ApiStruct, Count, JsonObject, Time, read_readable
-from flyball_api.times import format_micro_time
+from flyball_api.values.times import format_micro_time
 
 
 class Leader(ApiStruct, frozen=True):

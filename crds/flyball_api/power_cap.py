@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from flyball_api.conditions import StoredCondition
 from flyball_api.grant import MAX_HOLD_SECONDS
-from flyball_api.label_selector import LabelSelector
 from flyball_api.names import ANNOTATION_RELEASE
 from flyball_api.reading import (
     ApiStruct,
@@ -23,6 +21,8 @@ from flyball_api.reading import (
     read_spec,
     read_status,
 )
+from flyball_api.values.conditions import StoredCondition
+from flyball_api.values.label_selector import LabelSelector
 
 KIND = "PowerCap"
 # For how long a cap is held after its deletion.

@@ -18,7 +18,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_frontiers import frontier_from_json
-from flyball_kube.http_names import host_name, is_from_elsewhere
+from flyball_kube.serving.names import host_name, is_from_elsewhere
 from starlette.exceptions import HTTPException
 
 from flyball_planner_service.frontiers import Entry, Frontiers, Full

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_planner_service.request import FrontierRequest
 from flyball_planner_service.solver import Answer, GivenUp, Planned, Solver

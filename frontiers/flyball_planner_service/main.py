@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import uvicorn
-from flyball_kube.logs import get_logger
-from flyball_kube.timed_requests import TimedRequests
+from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.timed_requests import TimedRequests
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flyball_planner_service.app import make_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyball_kube.http_names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
+from flyball_kube.serving.names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
 
 LEAST_TOKEN_LENGTH = 16
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import msgspec
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_processes import WorkerProcess
 
 from flyball_planner_service.request import FrontierRequest, document_of, written

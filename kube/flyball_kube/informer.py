@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import Resource
 from flyball_kube.session import ApiSession, JsonObject
 

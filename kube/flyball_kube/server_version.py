@@ -10,7 +10,7 @@ import re
 
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.session import ApiSession
 
 logger = get_logger(__name__)

@@ -18,11 +18,11 @@ from typing import Any, Self
 
 import orjson
 
-from flyball_kube import json_depth
 from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
 from flyball_kube.errors import ApiError, ApiUnreachable, why_unanswered
+from flyball_kube.http import json_depth
+from flyball_kube.http.transport import Transport, whole
 from flyball_kube.server_clock import ServerClock
-from flyball_kube.transport import Transport, whole
 
 JsonObject = dict[str, Any]
 
@@ -281,10 +281,10 @@ class ApiSession:
 def _transport(configuration: Configuration, *, lean: bool) -> Transport:
     base, tls = configuration.host.rstrip("/"), ssl_context(configuration)
     if lean and configuration.proxy is None:
-        from flyball_kube.lean_http import LeanHttp
+        from flyball_kube.http.lean import LeanHttp
 
         return LeanHttp(base, tls, configuration.server_name)
-    from flyball_kube.pooled_http import PooledHttp
+    from flyball_kube.http.pooled import PooledHttp
 
     return PooledHttp(base, tls, configuration.server_name, configuration.proxy)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from flyball_kube.logs import fields_for_all, get_logger
+from flyball_kube.process.logs import fields_for_all, get_logger
 from flyball_kube.session import ApiSession
 
 from flyball_operator.cluster.watches import Watches

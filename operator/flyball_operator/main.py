@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import kopf
 from flyball_api.names import LEADER_LEASE
-from flyball_kube.logs import get_logger
-from flyball_kube.package import package_version
+from flyball_kube.process.logs import get_logger
+from flyball_kube.process.package import package_version
 from flyball_kube.server_version import require_ordered_versions
 from flyball_kube.session import ApiSession
 from flyball_planner.models.gpu import catalogue

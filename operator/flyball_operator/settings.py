@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyball_api.names import DEFAULT_NAMESPACE, GPU_RESOURCE
-from flyball_kube.options import option
+from flyball_kube.process.options import option
 
 if TYPE_CHECKING:
-    from flyball_api.energy_report import EnergyRates
+    from flyball_api.energy.report import EnergyRates
     from flyball_planner.models.gpu import GpuModel
     from flyball_planner.snapshot import Consolidation
 
@@ -314,7 +314,7 @@ class Settings:
     @property
     def energy_rates(self) -> EnergyRates:
         """What a kilowatt-hour costs and emits, as EnergyReports have it."""
-        from flyball_api.energy_report import EnergyRates
+        from flyball_api.energy.report import EnergyRates
 
         cost, grams = self.cost_per_kilowatt_hour, self.co2_grams_per_kilowatt_hour
         return EnergyRates(round(cost * 1e6) if cost else None, round(grams * 1e3) if grams else None)

@@ -18,8 +18,8 @@ from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.http_names import host_name
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.names import host_name
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
+from flyball_api.energy.profile import read_energy_profile
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_api.energy_profile import read_energy_profile
 from flyball_api.event import read_event
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.lease import NOBODY, Leader, read_leader
@@ -17,7 +17,7 @@ from flyball_api.names import LEADER_LEASE, REPORTING_CONTROLLER
 from flyball_api.power_cap import read_power_cap
 from flyball_api.workloads import read_node
 from flyball_kube.informer import Informer
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import (
     ENERGY_AWARE_JOBS,
     ENERGY_PROFILES,

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from flyball_api.energy_profile import EnergyProfile
+from flyball_api.energy.frontier import FrontierPoint
+from flyball_api.energy.profile import EnergyProfile
 from flyball_api.event import EventView
-from flyball_api.frontier import FrontierPoint
 from flyball_views.caps import CapRow
 from flyball_views.jobs import JobRow, ends_of
 from flyball_views.nodes import NodeRow

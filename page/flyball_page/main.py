@@ -9,10 +9,10 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.server_version import require_ordered_versions
+from flyball_kube.serving.timed_requests import TimedRequests
 from flyball_kube.session import ApiSession
-from flyball_kube.timed_requests import TimedRequests
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flyball_page.access import Reviews

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball_api.names import DEFAULT_NAMESPACE
-from flyball_kube.http_names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
-from flyball_kube.options import option
+from flyball_kube.process.options import option
+from flyball_kube.serving.names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball_api.names import DEFAULT_NAMESPACE
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.state import Options

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy.profile import EnergyProfileSpec, EnergyProfileStatus
+from flyball_api.energy.quota import EnergyQuotaSpec, EnergyQuotaStatus
+from flyball_api.energy.report import EnergyReportSpec
 from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatus
-from flyball_api.energy_profile import EnergyProfileSpec, EnergyProfileStatus
-from flyball_api.energy_quota import EnergyQuotaSpec, EnergyQuotaStatus
-from flyball_api.energy_report import EnergyReportSpec
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.grant import GrantSpec
 from flyball_api.power_brake import PowerBrakeSpec

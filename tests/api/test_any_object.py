@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
+from flyball_api.energy.profile import EnergyProfile, read_energy_profile
+from flyball_api.energy.quota import EnergyQuota, read_energy_quota
+from flyball_api.energy.report import EnergyReport, read_energy_report
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.energy_profile import EnergyProfile, read_energy_profile
-from flyball_api.energy_quota import EnergyQuota, read_energy_quota
-from flyball_api.energy_report import EnergyReport, read_energy_report
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import grant_spec
 from flyball_api.power_brake import PowerBrake, read_power_brake

@@ -12,7 +12,7 @@ from flyball_api.brake_acknowledgement import (
 )
 from flyball_api.gpu_node import Acknowledgement, GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, PowerBound
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from msgspec.structs import replace
 
 from tests.support.crd_schema import assert_valid

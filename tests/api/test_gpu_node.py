@@ -16,7 +16,7 @@ from flyball_api.gpu_node import (
 )
 from flyball_api.grant import Grant, JobGrant, PowerBound
 from flyball_api.reading import InvalidObject
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 
 JOBS = tuple(JobGrant("team", uid, uid, 1, f"{uid}-p", 1, MilliwattsPerGpu(100), 0, 1410) for uid in ("a", "b"))
 GRANT = Grant(3, 5, 60, PowerBound(NodeMilliwatts(200), NodeMilliwatts(150)), jobs=JOBS)

@@ -20,7 +20,7 @@ from flyball_api.grant import (
     read_grant,
 )
 from flyball_api.reading import InvalidObject
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given
 from hypothesis import strategies as st
 

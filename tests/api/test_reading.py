@@ -10,13 +10,13 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from flyball_api.conditions import Condition, StoredCondition, merge_conditions
+from flyball_api.energy.profile import EnergyProfileStatus, read_energy_profile
+from flyball_api.energy.quota import EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJobStatus, JobAllocation, NodeGpus, Progress, read_energy_aware_job
-from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
-from flyball_api.energy_quota import EnergyQuotaStatus
 from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuReport, read_gpu_node
 from flyball_api.power_cap import PowerCapStatus, read_power_cap
 from flyball_api.reading import InvalidObject
+from flyball_api.values.conditions import Condition, StoredCondition, merge_conditions
 from flyball_api.writing import to_patch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from flyball_api.energy_aware_job import Straggler, read_energy_aware_job, read_straggler
 from flyball_api.names import ANNOTATION_STRAGGLER
-from flyball_api.times import format_time
+from flyball_api.values.times import format_time
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api import energy_aware_job, energy_quota, power_cap
+from flyball_api import energy_aware_job, power_cap
+from flyball_api.energy import quota
+from flyball_api.energy.quota import EnergyQuotaSpec, read_energy_quota
 from flyball_api.energy_aware_job import Elasticity, EnergyAwareJobSpec, GpuRange, Training, read_energy_aware_job
-from flyball_api.energy_quota import EnergyQuotaSpec, read_energy_quota
-from flyball_api.label_selector import LabelSelector, Requirement, SelectorOperator
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec, read_power_cap
 from flyball_api.reading import ApiStruct
+from flyball_api.values.label_selector import LabelSelector, Requirement, SelectorOperator
 from flyball_api.writing import api_object
 
 from tests.support.crd_schema import assert_valid
@@ -56,7 +57,7 @@ def test_what_has_its_default_is_left_to_the_api_server() -> None:
     [
         (energy_aware_job.KIND, JOB, read_energy_aware_job),
         (power_cap.KIND, CAP, read_power_cap),
-        (energy_quota.KIND, QUOTA, read_energy_quota),
+        (quota.KIND, QUOTA, read_energy_quota),
     ],
 )
 def test_what_is_written_is_valid_and_read_again_as_it_was(kind: str, spec: ApiStruct, read: Any) -> None:

@@ -15,7 +15,7 @@ from flyball_api.manifests import manifests
 from flyball_api.names import STARTUP_TAINT
 from flyball_cli.components.planner import serve
 from flyball_kube.credentials import SERVICE_ACCOUNT_FOLDER
-from flyball_kube.options import options
+from flyball_kube.process.options import options
 from flyball_operator.settings import Settings
 from flyball_page.options import PageOptions
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests

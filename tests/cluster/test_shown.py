@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from flyball_api.energy.frontier import FrontierPoint, Tradeoff
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
-from flyball_api.frontier import FrontierPoint, Tradeoff
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress

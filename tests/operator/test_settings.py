@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import typer
 from flyball_cli.components.operator import register
-from flyball_kube import credentials, logs
+from flyball_kube import credentials
+from flyball_kube.process import logs
 from flyball_operator import main
 from flyball_operator.power.nodes.gpu_facts import KnownGpus
 from flyball_operator.power.nodes.info import read_nodes

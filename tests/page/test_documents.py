@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy.frontier import FrontierPoint
 from flyball_api.event import read_event
-from flyball_api.frontier import FrontierPoint
 from flyball_page.documents import (
     MAX_EVENTS,
     MAX_JOBS,

@@ -74,7 +74,7 @@ def test_the_code_is_all_of_ours_that_is_loaded() -> None:
             text=True,
             check=True,
         ).stdout
-        for module in ("flyball_api.units", "flyball_kube.backoff")
+        for module in ("flyball_api.values.units", "flyball_kube.backoff")
     }
     assert len(codes) == 2
 

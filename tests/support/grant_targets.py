@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyball_api.grant import Grant, OtherGpuLimits
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_operator.power.bound import CapBudget, JumpReserve, NodePower
 from flyball_operator.power.grants.admission import GrantTarget
 from msgspec.structs import replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.grant import PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 
 
 def power_bound(limits: int, expected: int | None = None) -> PowerBound:

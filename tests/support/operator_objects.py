@@ -12,7 +12,7 @@ from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, read_power_cap
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView, read_incarnation, read_node, read_pod
 from flyball_api.writing import to_patch
 from flyball_operator.power.bound import NodePower

@@ -41,11 +41,11 @@ from flyball_api.gpu_node import (
     RoundTime,
 )
 from flyball_api.grant import BrakeVersion, Grant, PowerBound
-from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import ForeignWeight, PodWeight, PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.reading import ObjectMeta
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_nodes
+from flyball_api.values.label_selector import LabelSelector
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, of_nodes
 from flyball_api.workloads import IncarnationView, NodeView, PodView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState

@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from flyball_api.energy.profile import EnergyProfile, read_energy_profile
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.energy_profile import EnergyProfile, read_energy_profile
 from flyball_api.event import EventView, read_event
 from flyball_page import documents
 from flyball_page.app import FindViewer, make_app

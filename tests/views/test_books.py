@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from flyball_api.energy_report import (
+from flyball_api.energy.report import (
     CapEnergy,
     EnergyRates,
     EnergyReportSpec,

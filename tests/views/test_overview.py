@@ -11,9 +11,9 @@ from typing import Any
 
 import flyball_views
 import msgspec
+from flyball_api.energy.frontier import FrontierPoint, Tradeoff
+from flyball_api.energy.profile import read_energy_profile
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_api.energy_profile import read_energy_profile
-from flyball_api.frontier import FrontierPoint, Tradeoff
 from flyball_views.jobs import ends_of, frontier_of
 from flyball_views.nodes import SILENT_SECONDS, row_of
 from flyball_views.overview import Overview, read_overview

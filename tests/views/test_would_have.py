@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from flyball_api.energy_report import EnergyReportSpec, NamespaceEnergy, ObservedUse, OwnerEnergy, ReportedJob
+from flyball_api.energy.report import EnergyReportSpec, NamespaceEnergy, ObservedUse, OwnerEnergy, ReportedJob
 from flyball_views.report import By
 from flyball_views.would_have import MOST_PODS, Estimate, PodsLine, would_have_report
 

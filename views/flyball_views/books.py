@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from flyball_api.energy_report import EnergyReportSpec
+from flyball_api.energy.report import EnergyReportSpec
 
 from flyball_views.report import (
     GRAMS_PER_KILOGRAM,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from flyball_api.energy.frontier import FrontierPoint, Tradeoff, for_iterations
+from flyball_api.energy.profile import EnergyProfile
 from flyball_api.energy_aware_job import EnergyAwareJob, Prediction, RecurringRun
-from flyball_api.energy_profile import EnergyProfile
-from flyball_api.frontier import FrontierPoint, Tradeoff, for_iterations
 
 from flyball_views.row import Aspect, Row, aspect, aspect_if_any
 

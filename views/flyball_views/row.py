@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from flyball_api.conditions import StoredCondition
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.values.conditions import StoredCondition
+from flyball_api.values.units import MILLIWATTS_PER_WATT
 from msgspec import Struct
 
 _STATUSES = {"True": True, "False": False}

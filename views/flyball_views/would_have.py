@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from flyball_api.energy_report import EnergyReportSpec, ObservedUse, ReportedJob
+from flyball_api.energy.report import EnergyReportSpec, ObservedUse, ReportedJob
 
 from flyball_views.books import MILLIJOULES_PER_KILOWATT_HOUR
 from flyball_views.report import By

@@ -81,7 +81,7 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
 
     from flyball_api.manifests import manifests
     from flyball_kube.errors import ApiError
-    from flyball_kube.package import package_version
+    from flyball_kube.process.package import package_version
     from flyball_kube.resources import CRDS, Resource
     from flyball_views.overview import Overview
     from flyball_views.sightings import Sightings

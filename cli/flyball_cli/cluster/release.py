@@ -92,7 +92,7 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
 
 def what_a_node_holds(node: GpuNode) -> str:
     """What it was granted, and the most that its GPUs could draw: that much counts where nobody vouches for its limits."""
-    from flyball_api.units import MILLIWATTS_PER_WATT, of_gpus
+    from flyball_api.values.units import MILLIWATTS_PER_WATT, of_gpus
     from flyball_views.texts import watts_text
 
     granted = None if node.grant is None else node.grant.committed.limit_milliwatts / MILLIWATTS_PER_WATT

@@ -16,7 +16,7 @@ from flyball_cli.terminal.files import check_picture
 from flyball_cli.terminal.pictures import bars
 
 if TYPE_CHECKING:
-    from flyball_api.energy_report import EnergyReportSpec
+    from flyball_api.energy.report import EnergyReportSpec
     from flyball_kube.session import ApiSession
     from flyball_views.report import By, Prices, Report, ReportLine
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | N
 async def _books(session: ApiSession, month: datetime | None) -> tuple[list[EnergyReportSpec], bool]:
     """The daily books of a month (None: all) in their order, and whether there are any at all that may be read."""
     import msgspec
-    from flyball_api.energy_report import read_energy_report
+    from flyball_api.energy.report import read_energy_report
     from flyball_kube.errors import ApiError
     from flyball_kube.resources import ENERGY_REPORTS
 

@@ -68,7 +68,7 @@ def without_secrets(value: Any, *, ours: bool = False) -> Any:
     """An object without what may be secret or is of no use: the values of environment variables, of probes' headers and
     of volumes' options, the command lines of containers that are not `ours`, annotations of others, who set which field,
     and whatever looks like a credential."""
-    from flyball_kube.logs import redact
+    from flyball_kube.process.logs import redact
 
     if isinstance(value, str):
         return redact(value)
@@ -128,8 +128,8 @@ async def gather(source: BundleSource, namespace: str) -> Bundle:
     nothing can be had.
     """
     from flyball_kube.errors import ApiError, ApiUnreachable
-    from flyball_kube.logs import redact
-    from flyball_kube.package import package_version
+    from flyball_kube.process.logs import redact
+    from flyball_kube.process.package import package_version
 
     bundle = Bundle()
     server: Json | None = None

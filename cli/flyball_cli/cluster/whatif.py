@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from flyball_api.units import JOULES_PER_KILOJOULE
+from flyball_api.values.units import JOULES_PER_KILOJOULE
 
 from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, TextOutput, TextOutputOption
 

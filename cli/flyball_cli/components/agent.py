@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from flyball_agent.process.options import AgentOptions, EnforcerOptions
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 
 from flyball_cli.components.options import ENVIRONMENT, takes
 

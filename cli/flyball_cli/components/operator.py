@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typer
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 from flyball_operator.settings import Settings
 
 from flyball_cli.components.options import ENVIRONMENT, takes
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
         agents hold what they were granted until their lease on it ends, and then step down.
         """
         from flyball_kube.credentials import CredentialsError, load_configuration
-        from flyball_kube.logs import configure_logging
+        from flyball_kube.process.logs import configure_logging
         from flyball_operator.main import run as run_operator
 
         configure_logging(logs)

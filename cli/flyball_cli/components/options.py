@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from flyball_kube.options import OptionText, options
+from flyball_kube.process.options import OptionText, options
 
 ENVIRONMENT = (
     "Each option may come from the environment too: --log-level as FLYBALL_LOG_LEVEL, the others likewise. The command "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typer
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 from flyball_page.options import PageOptions
 
 from flyball_cli.components.options import ENVIRONMENT, takes
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
         """
         from flyball_kube.credentials import CredentialsError, load_configuration
         from flyball_kube.errors import ApiError, ApiUnreachable
-        from flyball_kube.logs import configure_logging
+        from flyball_kube.process.logs import configure_logging
         from flyball_kube.server_version import ServerTooOld
         from flyball_page.main import run as run_page
 

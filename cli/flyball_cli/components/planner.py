@@ -49,8 +49,8 @@ def serve(
       curl -s http://127.0.0.1:8095/v1/frontiers \\
         --data '{"profile": "stage,instruction,...", "microbatches": 16}'
     """
-    from flyball_kube.log_settings import LogSettings
-    from flyball_kube.logs import configure_logging
+    from flyball_kube.process.log_settings import LogSettings
+    from flyball_kube.process.logs import configure_logging
     from flyball_planner_service.main import run
     from flyball_planner_service.options import PlannerOptions
 

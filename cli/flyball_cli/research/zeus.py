@@ -95,7 +95,7 @@ def power_limit(
         typer.echo(json.dumps({"gpus": gpus, "selector": str(selector), **asdict(saving)}, indent=2))
         return
 
-    from flyball_api.units import MILLIWATTS_PER_WATT
+    from flyball_api.values.units import MILLIWATTS_PER_WATT
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from flyball_api.conditions import StoredCondition
+from flyball_api.energy.frontier import FrontierBounds
 from flyball_api.energy_aware_job.spec import EnergyAwareJobSpec, Recurrence, Training
 from flyball_api.energy_aware_job.status import EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_aware_job.straggler import Straggler, read_straggler
-from flyball_api.frontier import FrontierBounds
 from flyball_api.names import ANNOTATION_STRAGGLER, LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
 from flyball_api.reading import InvalidObject, ObjectMeta, is_deeper, read_metadata, read_spec, read_status
+from flyball_api.values.conditions import StoredCondition
 
 KIND = "EnergyAwareJob"
 

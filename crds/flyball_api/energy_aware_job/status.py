@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from flyball_api.conditions import StoredCondition
-from flyball_api.frontier import Tradeoff
+from flyball_api.energy.frontier import Tradeoff
 from flyball_api.reading import ApiStruct, Count, Time
+from flyball_api.values.conditions import StoredCondition
 
 MAX_EXPLANATION_LENGTH = 1024
 MAX_ERROR_PERMILLE = 1_000_000

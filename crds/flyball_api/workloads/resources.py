@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyball_api.names import GPU_RESOURCE
-from flyball_api.quantities import thousandths
 from flyball_api.reading import ApiStruct
+from flyball_api.values.quantities import thousandths
 
 Quantities = dict[str, Any]
 

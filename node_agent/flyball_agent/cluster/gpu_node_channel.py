@@ -19,7 +19,7 @@ from flyball_api.reading import InvalidObject, read_status
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
 from flyball_kube.session import ApiSession, JsonObject
 

@@ -11,7 +11,7 @@ from flyball_api.lease import read_leader
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import LEASES
 from flyball_kube.session import ApiSession, JsonObject
 

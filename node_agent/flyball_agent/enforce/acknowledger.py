@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
-from flyball_api.times import whole_second
-from flyball_api.units import NodeMilliwatts
-from flyball_kube.logs import get_logger
+from flyball_api.values.times import whole_second
+from flyball_api.values.units import NodeMilliwatts
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.enforce.gpu_state import ComingLimit, GpuFailure, GpuState, Holders
 from flyball_agent.enforce.records import JournalState

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import BrakeVersion, Grant
 from flyball_api.power_brake import PowerBrake
-from flyball_api.units import NodeMilliwatts, of_gpus
+from flyball_api.values.units import NodeMilliwatts, of_gpus
 from msgspec.structs import replace
 
 from flyball_agent.enforce.decisions import Target

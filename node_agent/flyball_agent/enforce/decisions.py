@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, of_gpus
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, of_gpus
 
 from flyball_agent.enforce.clock_wishes import Wish
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, TargetPurpose

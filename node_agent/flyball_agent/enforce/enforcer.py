@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
 from flyball_api.reading import InvalidObject
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.enforce import decisions

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 from flyball_api.grant import Grant, GrantVersion, grant_spec
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from msgspec import Struct
 
 from flyball_agent.enforce.grant import accepted_grant

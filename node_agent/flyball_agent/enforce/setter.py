@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from flyball_api.grant import Grant
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce.brakes import Followed, Seen

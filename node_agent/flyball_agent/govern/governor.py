@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain, count
 
 from flyball_api.gpu_node import Acknowledgement
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.energy.attribution import NOT_KNOWN, Attribution, Sample

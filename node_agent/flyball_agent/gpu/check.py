@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, in_whole_watts
+from flyball_api.values.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, in_whole_watts
 
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuReading, InvalidArgument
 

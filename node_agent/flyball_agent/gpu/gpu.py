@@ -14,7 +14,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from flyball_api.units import MilliwattsPerGpu, in_whole_watts
+from flyball_api.values.units import MilliwattsPerGpu, in_whole_watts
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import msgspec
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from msgspec import Struct
 
 from flyball_agent.gpu.gpu import (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pynvml
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.gpu.gpu import (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault, PhysicalDevice, setter_error
 from flyball_simulated_gpu.shared import SimulatedNode

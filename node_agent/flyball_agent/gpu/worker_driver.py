@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.gpu.gpu import (
     CallTimedOut,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_kube.backoff import Backoff
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.attribution import EnergyAccounts

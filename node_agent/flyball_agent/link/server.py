@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.govern.governor import Governor
 from flyball_agent.link.messages import (

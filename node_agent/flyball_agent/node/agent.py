@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.observations import ClockAsked, StepReport

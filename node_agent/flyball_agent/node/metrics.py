@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
+from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder

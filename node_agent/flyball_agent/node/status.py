@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from flyball_api.conditions import Condition, StoredCondition, merge_conditions
 from flyball_api.gpu_node import (
     Acknowledgement,
     GpuClocks,
@@ -19,8 +18,9 @@ from flyball_api.gpu_node import (
     StageReport,
 )
 from flyball_api.reading import JsonObject
-from flyball_api.times import whole_second
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.values.conditions import Condition, StoredCondition, merge_conditions
+from flyball_api.values.times import whole_second
+from flyball_api.values.units import MILLIWATTS_PER_WATT
 from flyball_api.writing import to_patch
 from msgspec.structs import replace
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent import off_loop
 from flyball_agent.enforce.driver_access import AbsentDriver

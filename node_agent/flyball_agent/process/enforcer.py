@@ -5,7 +5,7 @@ It has the privilege and neither network nor credential: nothing here, nor what 
 
 from __future__ import annotations
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.govern.governor import Governor
 from flyball_agent.link.server import EnforcerServer

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from functools import partial
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball_api.names import DEFAULT_NAMESPACE
-from flyball_kube.options import option
+from flyball_kube.process.options import option
 
 DRIVERS = ("nvml", "simulated")
 POD_SOURCES = ("kubelet", "file", "auto")

@@ -18,7 +18,7 @@ import msgspec  # noqa: E402
 
 if _ALREADY is None:
     del sys.modules["typing_extensions"]
-from flyball_kube.log_settings import LogSettings  # noqa: E402
+from flyball_kube.process.log_settings import LogSettings  # noqa: E402
 
 from flyball_agent.process.options import AgentOptions, EnforcerOptions  # noqa: E402
 
@@ -44,7 +44,7 @@ def become(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> NoRetu
 def _described(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> str:
     process: _Run | _Enforcer
     if isinstance(options, AgentOptions):
-        from flyball_kube.package import package_version
+        from flyball_kube.process.package import package_version
 
         process = _Run(options, logs, package_version())
     else:
@@ -65,7 +65,7 @@ def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     from asyncio import sslproto
 
     from flyball_kube.credentials import CredentialsError
-    from flyball_kube.logs import configure_logging
+    from flyball_kube.process.logs import configure_logging
 
     from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
     from flyball_agent.gpu.gpu import GpuError
@@ -94,7 +94,7 @@ def enforce(options: EnforcerOptions, logs: LogSettings) -> str:
     sys.modules.update(dict.fromkeys(("ssl", "_hashlib") if own_sha256 else ("ssl",)))  # type: ignore[arg-type]
     import asyncio
 
-    from flyball_kube.logs import configure_logging
+    from flyball_kube.process.logs import configure_logging
 
     from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
     from flyball_agent.govern.governor import AgentFailed

@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 from flyball_api.names import SOCKET_RESOURCE
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_agent.training.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
 

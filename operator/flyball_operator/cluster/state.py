@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from flyball_api.energy.quota import EnergyQuota
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_quota import EnergyQuota
 from flyball_api.gpu_node import GpuNode, PodReport
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
+from flyball_api.energy.quota import EnergyQuota, read_energy_quota
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
 from flyball_api.names import LABEL_ADMISSION, LABEL_JOB_UID, LABEL_MODE, MODE_OBSERVE
 from flyball_api.power_brake import PowerBrake, read_power_brake
@@ -28,7 +28,7 @@ from flyball_api.workloads import (
     read_service,
 )
 from flyball_kube.informer import Informer, Patience
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import (
     BRAKE_ACKNOWLEDGEMENTS,
     CORE_EVENTS,

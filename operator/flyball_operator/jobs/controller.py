@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import PodReport
-from flyball_api.times import whole_second
-from flyball_kube.logs import get_logger
+from flyball_api.values.times import whole_second
+from flyball_kube.process.logs import get_logger
 from flyball_planner.snapshot import Admission
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flyball_api.energy.frontier import Tradeoff, for_iterations
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.frontier import Tradeoff, for_iterations
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.learning.frontiers import iteration_choices

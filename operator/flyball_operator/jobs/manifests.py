@@ -24,7 +24,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
     SOCKET_VOLUME,
 )
-from flyball_api.times import format_time
+from flyball_api.values.times import format_time
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, placement_annotation
 
 from flyball_operator.jobs.pipeline_points import iteration_seconds, pipeline_objective, wanted_point

@@ -14,8 +14,8 @@ from statistics import fmean
 
 from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PlanSource
 from flyball_api.gpu_node import PodReport, StageReport
-from flyball_api.times import whole_second
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.values.times import whole_second
+from flyball_api.values.units import MILLIWATTS_PER_WATT
 from flyball_api.workloads import IncarnationView
 from msgspec.structs import replace
 

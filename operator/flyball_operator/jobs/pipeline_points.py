@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob, Straggler
-from flyball_api.times import format_time
+from flyball_api.values.times import format_time
 from flyball_api.workloads import PodView
 
 # Of the time to a deadline, what the iterations may take: checkpoints and clocks that come late take some, too.

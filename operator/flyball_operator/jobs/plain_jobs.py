@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts, of_nodes
+from flyball_api.values.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts, of_nodes
 from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
 from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.fitting.uncertainty import (
     Covariance,
     Place,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import JobDecision
 

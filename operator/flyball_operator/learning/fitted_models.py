@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.fitting.fit import FittedModel, errors_of
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel

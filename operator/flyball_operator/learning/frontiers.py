@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from flyball_api.frontier import FrontierBounds, IterationChoice, unbeaten
+from flyball_api.energy.frontier import FrontierBounds, IterationChoice, unbeaten
 from flyball_planner.models.job import JobModel
 
 MAX_CHOICES = 32

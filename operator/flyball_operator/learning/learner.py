@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from flyball_api.energy.frontier import IterationFrontier
+from flyball_api.energy.profile import EnergyProfile
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_profile import EnergyProfile
-from flyball_api.frontier import IterationFrontier
 from flyball_api.gpu_node import PodReport
 from flyball_api.workloads import IncarnationView
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.fitting.fit import fit
 from flyball_planner.fitting.uncertainty import Place, Ratios
 from flyball_planner.models.gpu import GpuModel, gpu_model_for

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from flyball_api.units import allowed_milliwatts
-from flyball_kube.logs import get_logger
+from flyball_api.values.units import allowed_milliwatts
+from flyball_kube.process.logs import get_logger
 from flyball_planner.recurrences.cost import energy_time_cost
 from flyball_planner.snapshot import JobDecision
 

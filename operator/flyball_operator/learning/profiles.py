@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
-from flyball_api.conditions import Condition, merge_conditions
-from flyball_api.energy_profile import (
+from flyball_api.energy.frontier import IterationFrontier
+from flyball_api.energy.profile import (
     BatchSizeSearch,
     EndedRun,
     EnergyProfile,
@@ -27,9 +27,9 @@ from flyball_api.energy_profile import (
     decimal_string,
     energy_profile_object,
 )
-from flyball_api.frontier import IterationFrontier
 from flyball_api.reading import JsonObject
-from flyball_api.times import format_time, whole_second
+from flyball_api.values.conditions import Condition, merge_conditions
+from flyball_api.values.times import format_time, whole_second
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import PARAMETER_NAMES, JobModel
 

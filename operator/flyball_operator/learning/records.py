@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from flyball_api.energy_profile import EnergyProfileStatus
-from flyball_api.frontier import FrontierBounds
+from flyball_api.energy.frontier import FrontierBounds
+from flyball_api.energy.profile import EnergyProfileStatus
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel
 from flyball_planner.fitting.uncertainty import Covariance, Place, Ratios

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
+from flyball_api.energy.profile import EndedRun
 from flyball_api.energy_aware_job import EnergyAwareJob, Recurrence, RecurringRun
-from flyball_api.energy_profile import EndedRun
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.recurrences.pruning import PruningRound

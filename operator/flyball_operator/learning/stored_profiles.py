@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from flyball_api.energy_profile import EnergyProfile, read_energy_profile
+from flyball_api.energy.profile import EnergyProfile, read_energy_profile
 from flyball_api.reading import InvalidObject
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import JsonObject
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flyball_api.power_cap import CapMeter, PowerCap
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.meters.endpoints import Endpoint
 from flyball_operator.meters.readers import MeterError, MeterReaders, MeterSample

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.units import allowed_watts
-from flyball_kube.logs import get_logger
+from flyball_api.values.units import allowed_watts
+from flyball_kube.process.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import GpuReport
-from flyball_api.units import MILLIWATTS_PER_WATT, of_nodes
+from flyball_api.values.units import MILLIWATTS_PER_WATT, of_nodes
 from flyball_planner.models.job import JobModel
 from flyball_planner.snapshot import (
     CapConstraint,

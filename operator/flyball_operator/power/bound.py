@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, PowerBound
-from flyball_api.units import NodeMilliwatts, of_nodes
+from flyball_api.values.units import NodeMilliwatts, of_nodes
 from msgspec import Struct, field
 
 NOTHING = PowerBound()

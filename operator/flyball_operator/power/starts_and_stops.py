@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from flyball_api.gpu_node import GpuNode
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.state import ClusterState

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 logger = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
-from flyball_api.energy_report import (
+from flyball_api.energy.report import (
     MAX_CAPS,
     MAX_COUNTED_JOBS,
     MAX_COUNTED_NODES,
@@ -35,7 +35,7 @@ from flyball_api.energy_report import (
     ReportedMark,
 )
 from flyball_api.gpu_node import GpuNode
-from flyball_api.times import whole_second
+from flyball_api.values.times import whole_second
 
 from flyball_operator.jobs.runs.consumption import Consumption
 from flyball_operator.jobs.runs.marks import Mark, Use, used_since

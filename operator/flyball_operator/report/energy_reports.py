@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from flyball_api.energy_report import (
+from flyball_api.energy.report import (
     EnergyRates,
     EnergyReportSpec,
     energy_report_object,
@@ -21,7 +21,7 @@ from flyball_api.energy_report import (
 )
 from flyball_api.reading import InvalidObject
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import ENERGY_REPORTS
 from flyball_kube.session import ApiSession, JsonObject
 

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flyball_api.names import REPORTING_CONTROLLER
-from flyball_api.times import format_micro_time
+from flyball_api.values.times import format_micro_time
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import EVENTS
 from flyball_kube.session import ApiSession, JsonObject
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
+from flyball_api.values.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
 from flyball_api.workloads import PodView
 
 from flyball_operator.power.nodes.info import NodeInfo

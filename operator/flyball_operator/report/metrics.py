@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -37,8 +37,8 @@ from flyball_operator.report.quota_series import quota_families
 from flyball_operator.report.savings import Savings
 
 if TYPE_CHECKING:
+    from flyball_api.energy.quota import EnergyQuota
     from flyball_api.energy_aware_job import EnergyAwareJob
-    from flyball_api.energy_quota import EnergyQuota
     from flyball_planner.models.job import JobModel
     from flyball_planner.shifting import Signal
     from flyball_planner.snapshot import JobDecision

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from flyball_api.energy_quota import EnergyQuota
-from flyball_api.units import JOULES_PER_KILOJOULE, MILLIJOULES_PER_JOULE
+from flyball_api.energy.quota import EnergyQuota
+from flyball_api.values.units import JOULES_PER_KILOJOULE, MILLIJOULES_PER_JOULE
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 # At most four series a quota; a cluster has about as many quotas as teams.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.values.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from flyball_api.energy_report import ObservedUse
+from flyball_api.energy.report import ObservedUse
 from flyball_planner.fitting.uncertainty import Place
 
 from flyball_operator.report.job_series import runs

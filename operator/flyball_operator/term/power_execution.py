@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flyball_api.gpu_node import GpuNode
-from flyball_api.units import MILLIWATTS_PER_WATT
-from flyball_kube.logs import get_logger
+from flyball_api.values.units import MILLIWATTS_PER_WATT
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.power.caps.memberships import LabelSync

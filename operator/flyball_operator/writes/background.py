@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Coroutine, Hashable
 from typing import Any
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.cluster.outcome import UNKNOWN, WriteResult
 from flyball_operator.writes.lease import LeadershipLost

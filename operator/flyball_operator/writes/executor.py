@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyball_api.energy_profile import EnergyProfileStatus
+from flyball_api.energy.profile import EnergyProfileStatus
 from flyball_api.writing import to_patch
 from flyball_kube.resources import (
     ENERGY_PROFILES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.runs.lifecycle import (

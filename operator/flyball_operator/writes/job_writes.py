@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.names import (
     ANNOTATION_PIPELINE_POINT,
     LABEL_HOSTNAME,

@@ -18,7 +18,7 @@ from typing import Any
 from flyball_api.lease import NOBODY, Leader, lease_spec, read_leader, released
 from flyball_kube.backoff import FIRST_SECONDS, Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import LEASES
 from flyball_kube.server_clock import boottime_seconds
 from flyball_kube.session import ApiSession, JsonObject

@@ -16,7 +16,7 @@ import msgspec
 from flyball_api.reading import ObjectMeta
 from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import (
     Resource,
 )

@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 import urllib3
 import yaml
-from flyball_kube import json_depth
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.http import json_depth
 
 Json = dict[str, Any]
 

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flyball_api.energy_quota import EnergyQuotaSpec
-from flyball_api.label_selector import LabelSelector
+from flyball_api.energy.quota import EnergyQuotaSpec
 from flyball_api.power_cap import EnergyBudget, PowerCapSpec
-from flyball_api.times import format_time
+from flyball_api.values.label_selector import LabelSelector
+from flyball_api.values.times import format_time
 from flyball_api.writing import api_object
 from flyball_kube.resources import ENERGY_QUOTAS, POWER_CAPS
 from flyball_simulated_gpu.shared import SimulatedNode

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from flyball_agent.training.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
 from flyball_api.names import GPU_RESOURCE
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging, get_logger
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging, get_logger
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.shared import SimulatedNode
 

@@ -16,8 +16,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging, get_logger
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging, get_logger
 
 from flyball_testbed.controlplane.api import ApiClient
 from flyball_testbed.controlplane.components import KUBE_PROXY_USER

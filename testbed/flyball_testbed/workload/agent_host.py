@@ -27,9 +27,9 @@ from flyball_agent.pods.resources import SimulatedPodResources
 from flyball_agent.process.main import open_journal
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging, get_logger
-from flyball_kube.package import package_version
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging, get_logger
+from flyball_kube.process.package import package_version
 from flyball_kube.session import ApiSession
 
 from flyball_testbed.controlplane.control_plane import ControlPlane

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import PODS
 from flyball_kube.session import ApiSession
 

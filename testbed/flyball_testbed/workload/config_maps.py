@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import CONFIG_MAPS
 from flyball_kube.session import ApiSession
 

@@ -23,8 +23,8 @@ from typing import Any
 from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.names import LABEL_JOB_NAME
 from flyball_kube.informer import Informer
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import configure_logging, get_logger
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import configure_logging, get_logger
 from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS
 from flyball_kube.session import ApiSession
 from flyball_simulator.measured.noise import noise_factor

@@ -14,7 +14,7 @@ from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec, power_brake_object
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_api.writing import to_patch
 from flyball_kube.errors import ApiUnreachable
 from flyball_kube.session import ApiSession

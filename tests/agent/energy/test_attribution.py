@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flyball_agent.energy.attribution import MAX_ENDED_PODS, Attribution, Sample, split
 from flyball_agent.energy.record import EnergyRecord
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from hypothesis import given
 from hypothesis import strategies as st
 

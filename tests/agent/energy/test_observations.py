@@ -19,7 +19,7 @@ from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import EnergyRecord, JobObservation
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_api.grant import Grant, JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 
 SECOND = 1_000_000_000
 POD = PodName("research", "gpt2-1-0")

@@ -8,7 +8,7 @@ from flyball_agent.enforce.gpu_state import ComingLimit, GpuState
 from flyball_agent.enforce.records import FoundGpu, FoundGpus, Intent, Intents, JournalState
 from flyball_agent.gpu.gpu import CallTimedOut, Gpu, GpuError, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.virtual import VirtualNode
 

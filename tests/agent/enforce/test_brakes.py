@@ -26,7 +26,7 @@ from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.virtual import VirtualNode

@@ -13,7 +13,7 @@ from flyball_agent.gpu.calls import DirectCalls
 from flyball_agent.gpu.gpu import GpuError, GpuLimits, PowerLimitReading
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_simulated_gpu.device import DeviceFault
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -36,7 +36,7 @@ from flyball_agent.enforce.gpu_state import (
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace

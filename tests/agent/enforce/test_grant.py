@@ -9,7 +9,7 @@ import pytest
 from flyball_agent.enforce.grant import ANOTHER, STALE, accepted_grant, refusal_of
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound, grant_spec
 from flyball_api.reading import InvalidObject
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -37,7 +37,7 @@ from flyball_agent.enforce.records import (
     found_gpus,
 )
 from flyball_api.grant import Grant, JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 
 from tests.support.agent_doubles import QuickDisk
 from tests.support.examples import examples

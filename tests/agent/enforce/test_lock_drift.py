@@ -7,7 +7,7 @@ from flyball_agent.enforce import decisions
 from flyball_agent.enforce.decisions import LOCK_SETTLE_NS, lock_drift_of
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState
 from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.device import DeviceFault
 
 from tests.support.enforcer_rig import Rig

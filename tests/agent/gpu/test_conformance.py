@@ -20,7 +20,7 @@ from flyball_agent.gpu.gpu import (
     UnknownDriverError,
     XidError,
 )
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 from flyball_agent.gpu import gpu
 from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading, plausible
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 
 from tests.support.milliwatts import gpu_limits, limit_reading
 

@@ -20,7 +20,7 @@ from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission, XidError
 from flyball_agent.gpu.nvml import OPENING, NvmlDriver
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.hardware_file import create_node_file

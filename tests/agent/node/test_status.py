@@ -14,7 +14,7 @@ from flyball_agent.gpu.gpu import GpuLimits, GpuLost, GpuReading, PowerLimitRead
 from flyball_agent.node.status import DRIFT_SHOWN_NS, node_status, significant_fields, status_patch
 from flyball_agent.state import AgentState
 from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuNodeSummary, RoundTime
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 
 from tests.support.crd_schema import assert_valid
 

@@ -13,7 +13,7 @@ from flyball_agent.enforce.requests import Requests
 from flyball_agent.process import start
 from flyball_agent.process.options import AgentOptions
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_operator.settings import Settings
 
 from tests.support.command_line import flyball

@@ -10,7 +10,7 @@ import pytest
 from flyball_agent.gpu.worker_driver import WORKER
 from flyball_agent.process import start
 from flyball_agent.process.options import AgentOptions, EnforcerOptions
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 
 LOGS = LogSettings("text", "DEBUG")
 
@@ -51,7 +51,7 @@ COMMAND_LINE = "typer click rich flyball_cli typing_extensions"
 TOO_LARGE = f"{COMMAND_LINE} aiohttp yarl multidict attr grpc google yaml numpy importlib.metadata"
 NOT_IN_AN_ENFORCER = f"{TOO_LARGE} ssl h11 http email prometheus_client urllib.request"
 PROCESSES = {
-    "agent": ("asyncio, flyball_agent.process.main, flyball_agent.pods.kubelet, flyball_kube.lean_http", TOO_LARGE),
+    "agent": ("asyncio, flyball_agent.process.main, flyball_agent.pods.kubelet, flyball_kube.http.lean", TOO_LARGE),
     "enforcer": ("asyncio, flyball_agent.process.enforcer, flyball_agent.gpu.worker_driver", NOT_IN_AN_ENFORCER),
     "worker": ("flyball_agent.gpu.worker", f"{NOT_IN_AN_ENFORCER} asyncio logging inspect"),
 }

@@ -14,8 +14,8 @@ import pytest
 import typer
 from flyball_agent.process.options import AgentOptions
 from flyball_cli.components.options import takes
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.options import OptionText, option, options
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.options import OptionText, option, options
 from flyball_operator.settings import Settings
 from flyball_planner.planner import DEFAULT_POLICY
 from typer.testing import CliRunner

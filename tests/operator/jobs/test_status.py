@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep

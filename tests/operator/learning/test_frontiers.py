@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from flyball_api.frontier import FrontierBounds, for_iterations
+from flyball_api.energy.frontier import FrontierBounds, for_iterations
 from flyball_operator.learning.frontiers import MAX_CHOICES, iteration_choices
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from flyball_api.energy.frontier import FrontierBounds, IterationChoice, IterationFrontier
+from flyball_api.energy.profile import EnergyProfileStatus, FitQuality, FittedParameter, read_energy_profile
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.energy_profile import EnergyProfileStatus, FitQuality, FittedParameter, read_energy_profile
-from flyball_api.frontier import FrontierBounds, IterationChoice, IterationFrontier
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_api.writing import to_patch
 from flyball_kube.credentials import Configuration, load_configuration

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts
+from flyball_api.values.units import MilliwattsPerGpu, allowed_milliwatts
 from flyball_operator.learning.exploration import LEAST_SAMPLES, LONGEST_SECONDS, Running, acknowledged_limit
 from flyball_operator.learning.power_limits import PowerLimitProfiles, Slice, cheapest, cost
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy.profile import EndedRun, EnergyProfileStatus, read_energy_profile
 from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun, read_energy_aware_job
-from flyball_api.energy_profile import EndedRun, EnergyProfileStatus, read_energy_profile
 from flyball_api.writing import to_patch
 from flyball_operator.cluster.outcome import DONE
 from flyball_operator.learning.learner import Learner

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.jobs.runs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.planning.snapshot import (

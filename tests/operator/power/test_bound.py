@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, PowerBound
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.power.bound import acknowledges_another, committed_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, GrantVersion, PowerBound
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.patience import (
     FEW_TURNS,

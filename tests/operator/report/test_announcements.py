@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_api.conditions import StoredCondition
 from flyball_api.energy_aware_job import (
     BackOff,
     EnergyAwareJob,
@@ -19,6 +18,7 @@ from flyball_api.energy_aware_job import (
     read_energy_aware_job,
 )
 from flyball_api.power_cap import PowerCapStatus
+from flyball_api.values.conditions import StoredCondition
 from flyball_operator.jobs.plain_jobs import REASONS
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from flyball_api.energy_report import EnergyRates, EnergyReportSpec, read_energy_report
+from flyball_api.energy.report import EnergyRates, EnergyReportSpec, read_energy_report
 from flyball_api.gpu_node import RoundTime
 from flyball_api.workloads import PodView, read_pod
 from flyball_api.writing import to_json

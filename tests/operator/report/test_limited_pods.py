@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_api.workloads import PodView
 from flyball_kube.session import ApiSession
 from flyball_operator.power.nodes.info import NodeInfo

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from flyball_api.energy.quota import EnergyQuota, read_energy_quota
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.power_cap import read_power_cap
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep

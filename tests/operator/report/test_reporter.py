@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy.report import EnergyRates, EnergyReportSpec, ObservedUse, read_energy_report
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_report import EnergyRates, EnergyReportSpec, ObservedUse, read_energy_report
 from flyball_api.gpu_node import PodReport
 from flyball_api.workloads import IncarnationView
 from flyball_api.writing import to_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.units import held_watts
+from flyball_api.values.units import held_watts
 from flyball_api.workloads import PodView
 
 from flyball_operator.cluster.state import ClusterState

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.values.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.power.nodes.info import NodeInfo
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.times import format_time
+from flyball_api.values.times import format_time
 from flyball_planner.shifting import Signal, best_start
 
 from flyball_operator.jobs.runs.memory import Refusal

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from flyball_api.energy.quota import EnergyQuota
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_quota import EnergyQuota
 from flyball_api.workloads import GpuQuota
 
 from flyball_operator.jobs.runs.memory import Refusal

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import PodReport
-from flyball_api.units import NodeMilliwatts
-from flyball_kube.logs import get_logger
+from flyball_api.values.units import NodeMilliwatts
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.jobs.runs.progress import recorded_progress
 from flyball_operator.power.nodes.info import NodeInfo

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from flyball_api.energy_aware_job import BackOff, EnergyAwareJob, IncarnationFailure
-from flyball_api.times import whole_second
+from flyball_api.values.times import whole_second
 from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult

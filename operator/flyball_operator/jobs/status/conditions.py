@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from flyball_api.conditions import Condition
 from flyball_api.energy_aware_job import BackOff, EnergyAwareJob
-from flyball_api.times import format_time
+from flyball_api.values.conditions import Condition
+from flyball_api.values.times import format_time
 from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.runs.cost import costs_too_much

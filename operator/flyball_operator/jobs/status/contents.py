@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
-from flyball_api.conditions import merge_conditions
 from flyball_api.energy_aware_job import (
     MAX_EXPLANATION_LENGTH,
     EnergyAwareJob,
@@ -19,8 +18,9 @@ from flyball_api.energy_aware_job import (
     QueuePlace,
     RecurringRun,
 )
-from flyball_api.times import whole_second
-from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
+from flyball_api.values.conditions import merge_conditions
+from flyball_api.values.times import whole_second
+from flyball_api.values.units import MILLIWATTS_PER_WATT, allowed_watts
 
 from flyball_operator.jobs.runs.cost import run_cost_joules
 from flyball_operator.jobs.runs.lifecycle import JobPhase

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, MeasuredPlan, RecurringRun
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep

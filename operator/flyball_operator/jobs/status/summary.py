@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, JobSummary
-from flyball_api.times import whole_second
+from flyball_api.values.times import whole_second
 
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts

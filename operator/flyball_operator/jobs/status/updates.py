@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Protocol
 
 import msgspec
+from flyball_api.energy.frontier import Tradeoff
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.frontier import Tradeoff
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-from flyball_api.conditions import Condition, merge_conditions
-from flyball_api.energy_quota import CountedJob, EnergyQuota, EnergyQuotaStatus, QuotaAllocation, QuotaPeriod
+from flyball_api.energy.quota import CountedJob, EnergyQuota, EnergyQuotaStatus, QuotaAllocation, QuotaPeriod
 from flyball_api.power_cap import EnergyBudget
-from flyball_api.times import format_time, whole_second
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIJOULES_PER_KILOJOULE
+from flyball_api.values.conditions import Condition, merge_conditions
+from flyball_api.values.times import format_time, whole_second
+from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIJOULES_PER_KILOJOULE
 from flyball_planner.snapshot import Allocation
 
 from flyball_operator.jobs.runs.consumption import Consumption

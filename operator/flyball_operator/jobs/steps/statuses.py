@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJobStatus
-from flyball_api.units import MilliwattsPerGpu, of_nodes
-from flyball_kube.logs import get_logger
+from flyball_api.values.units import MilliwattsPerGpu, of_nodes
+from flyball_kube.process.logs import get_logger
 
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.preemption import still_preempted

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.workloads import PodView
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision

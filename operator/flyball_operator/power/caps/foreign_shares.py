@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import (
+from flyball_api.values.units import (
     MILLIWATTS_PER_WATT,
     MilliwattsPerGpu,
     NodeMilliwatts,

@@ -21,7 +21,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from flyball_api.power_cap import CapMeter, PowerCapStatus
-from flyball_api.units import allowed_watts
+from flyball_api.values.units import allowed_watts
 
 # Two readings in a row: one may be noise.
 READINGS_ABOVE_TARGET = 2

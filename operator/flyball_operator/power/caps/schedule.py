@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
-from flyball_api.units import JOULES_PER_KILOJOULE
+from flyball_api.values.units import JOULES_PER_KILOJOULE
 from msgspec import Struct
 from msgspec.structs import replace
 

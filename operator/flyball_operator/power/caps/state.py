@@ -11,7 +11,7 @@ from datetime import datetime
 
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap, PowerCapSpec
-from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
+from flyball_api.values.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
 from msgspec.structs import replace
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from flyball_api.conditions import Condition, merge_conditions
 from flyball_api.power_cap import (
     CapBreach,
     CapEnergyPeriod,
@@ -20,8 +19,9 @@ from flyball_api.power_cap import (
     PowerCap,
     PowerCapStatus,
 )
-from flyball_api.times import whole_second
-from flyball_api.units import (
+from flyball_api.values.conditions import Condition, merge_conditions
+from flyball_api.values.times import whole_second
+from flyball_api.values.units import (
     JOULES_PER_KILOJOULE,
     MILLIJOULES_PER_JOULE,
     MILLIWATTS_PER_WATT,

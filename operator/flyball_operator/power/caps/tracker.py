@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from flyball_api.grant import PowerBound
-from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapSpec
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, of_nodes
+from flyball_api.values.label_selector import LabelSelector
+from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, of_nodes
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -19,7 +19,7 @@ from flyball_api.grant import (
     OtherGpuLimits,
     PowerBound,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_nodes
 from msgspec import Struct
 from msgspec.structs import replace
 

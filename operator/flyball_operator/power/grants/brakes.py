@@ -14,7 +14,7 @@ from itertools import chain
 
 from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.units import NodeMilliwatts, of_nodes
+from flyball_api.values.units import NodeMilliwatts, of_nodes
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.state import CapState

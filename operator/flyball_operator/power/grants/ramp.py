@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode
 from flyball_api.grant import JobGrant, PowerBound
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, in_whole_watts
+from flyball_api.values.units import (
+    MILLIWATTS_PER_WATT,
+    MilliwattsPerGpu,
+    NodeMilliwatts,
+    held_milliwatts,
+    in_whole_watts,
+)
 from flyball_api.workloads import PodView
 from msgspec.structs import replace
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyball_api.grant import ForeignPodLimit, Grant, JobGrant, OtherGpuLimits, PowerBound
-from flyball_api.units import (
+from flyball_api.values.units import (
     MilliwattsPerGpu,
     NodeMilliwatts,
     allowed_milliwatts,

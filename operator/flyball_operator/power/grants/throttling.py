@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flyball_api.grant import JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, node_milliwatts, of_nodes
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, node_milliwatts, of_nodes
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget, NodePower

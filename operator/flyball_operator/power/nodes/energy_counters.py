@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import DriverSession, GpuNode
-from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, of_nodes
+from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, of_nodes
 
 from flyball_operator.power.nodes.info import NodeInfo
 

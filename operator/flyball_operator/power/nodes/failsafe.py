@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts
+from flyball_api.values.units import MilliwattsPerGpu, allowed_milliwatts
 from msgspec import Struct
 
 DEFAULT_HOLD_SECONDS = 3600

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flyball_api.gpu_node import GpuNode, GpuReport, PowerLimits
-from flyball_api.units import (
+from flyball_api.values.units import (
     MILLIWATTS_PER_WATT,
     MilliwattsPerGpu,
     NodeMilliwatts,
@@ -18,7 +18,7 @@ from flyball_api.units import (
     of_gpus,
 )
 from flyball_api.workloads import NodeView
-from flyball_kube.logs import get_logger
+from flyball_kube.process.logs import get_logger
 from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, catalogue, gpu_model_for
 
 logger = get_logger(__name__)

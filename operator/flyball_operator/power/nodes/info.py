@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flyball_api.gpu_node import DriverSession, GpuNode
 from flyball_api.grant import JobGrant, PowerBound
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PERMILLE, Labels, NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
 from msgspec import Struct

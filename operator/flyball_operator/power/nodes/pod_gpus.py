@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode, GpuReport
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, of_gpus
 from flyball_api.workloads import PodView
 
 from flyball_operator.power.nodes.info import NodeInfo

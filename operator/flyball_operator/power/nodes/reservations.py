@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import ForeignWeight, PowerCapSpec
-from flyball_api.units import (
+from flyball_api.values.units import (
     MilliwattsPerGpu,
     NodeMilliwatts,
     held_milliwatts,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flyball_api.conditions import StoredCondition
+from flyball_api.energy.quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import GpuNode
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.values.conditions import StoredCondition
 from flyball_api.workloads import NodeView
 
 from flyball_operator.report.events import Regarding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flyball_api.energy.quota import EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.energy_quota import EnergyQuotaStatus
 from flyball_planner.decisions.texts import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 from flyball_planner.snapshot import Admission

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flyball_api.energy.quota import EnergyQuota, read_energy_quota
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_operator.jobs.feasibility.quotas import GpuWatts, QuotaBound, energy_quota_bounds, handed_out
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from flyball_api.gpu_node import PodReport
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.jobs.runs.energy_history import ABSENCE_SECONDS, MOST_OVER_LIMITS, SLACK_SECONDS, EnergyHistory
 from hypothesis import given, settings
 from hypothesis import strategies as st

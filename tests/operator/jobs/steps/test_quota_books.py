@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from flyball_api.energy_quota import EnergyQuota, QuotaAllocation, QuotaPeriod, read_energy_quota
+from flyball_api.energy.quota import EnergyQuota, QuotaAllocation, QuotaPeriod, read_energy_quota
 from flyball_api.power_cap import EnergyBudget
 from flyball_operator.jobs.runs.consumption import Consumption
 from flyball_operator.jobs.steps.quota_books import MAX_COUNTED_JOBS, QuotaBooks, charged, quota_status, spent_text

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.power_cap import ForeignWeight, PowerCap, PowerCapSpec
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.foreign_shares import share_of_each_gpu, with_foreign_shares
 from flyball_operator.power.caps.reserve import reserve_under

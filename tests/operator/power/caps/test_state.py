@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flyball_api.power_brake import PowerBrakeSpec, power_brake_object, read_power_brake
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_operator.power.caps import tracker as cap_tracker
 from flyball_operator.power.caps.schedule import KnownChange, next_scheduled_change
 from flyball_operator.power.caps.state import CapState

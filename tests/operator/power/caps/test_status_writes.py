@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from flyball_api.conditions import StoredCondition
 from flyball_api.power_cap import CapMeterStatus, PowerCap, PowerCapStatus
+from flyball_api.values.conditions import StoredCondition
 from flyball_operator.power.caps.status import GrantsUnderWay
 from flyball_operator.power.caps.status_writes import RISE_SHARE, CapStatuses
 from flyball_operator.power.caps.tracker import CapTracker

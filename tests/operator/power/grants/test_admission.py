@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_operator.power.bound import JumpReserve, NodePower
 from flyball_operator.power.grants.admission import (
     AdmittedReserve,

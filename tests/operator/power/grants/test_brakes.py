@@ -13,7 +13,7 @@ from flyball_api.grant import BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.caps.state import CapState

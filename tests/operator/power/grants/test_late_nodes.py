@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.state import CapStates

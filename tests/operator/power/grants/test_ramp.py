@@ -8,7 +8,7 @@ from itertools import pairwise
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import OtherGpuLimits, PowerBound
 from flyball_api.power_cap import PowerCap
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from flyball_api.grant import Grant, JobGrant
 from flyball_api.power_cap import ForeignWeight
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.grants.admission import GrantTarget
 from flyball_operator.power.grants.targets import ANY_CLOCK_MEGAHERTZ, grant_targets

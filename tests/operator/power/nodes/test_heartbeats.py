@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from flyball_api.gpu_node import Acknowledgement, GpuNode, RoundTime
-from flyball_api.units import NodeMilliwatts
+from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.power.nodes.heartbeats import Heartbeats
 from hypothesis import given, settings
 from hypothesis import strategies as st

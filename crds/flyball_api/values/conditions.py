@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from flyball_api.reading import ApiStruct, Count, Time
-from flyball_api.times import whole_second
+from flyball_api.values.times import whole_second
 
 MAX_MESSAGE_LENGTH = 1000
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
-from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
+from flyball_kube.http.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
 
 HAPPY_EYEBALLS_SECONDS = 0.25
 # Longer than an agent waits between two statuses, which would else shake hands anew each time, and shorter than API servers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flyball_api.label_selector import LabelSelector
+from flyball_api.values.label_selector import LabelSelector
 from msgspec import ValidationError, convert
 
 RACK_A = {"rack": "a", "gpu": "a100"}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_kube import lean_http
 from flyball_kube.credentials import Configuration, FixedToken
 from flyball_kube.errors import ApiUnreachable
-from flyball_kube.lean_http import LeanHttp, _LeanAnswer
-from flyball_kube.pooled_http import PooledHttp
+from flyball_kube.http import lean as lean_http
+from flyball_kube.http.lean import LeanHttp, _LeanAnswer
+from flyball_kube.http.pooled import PooledHttp
 from flyball_kube.session import ApiSession
 from flyball_operator.settings import Settings
 
@@ -242,5 +242,5 @@ async def test_the_kernel_asks_whether_a_silent_server_is_still_there(lean: bool
 
 
 def test_lean_is_without_what_it_is_lean_of() -> None:
-    code = "import sys, flyball_kube.lean_http, flyball_kube.session; assert 'aiohttp' not in sys.modules"
+    code = "import sys, flyball_kube.http.lean, flyball_kube.session; assert 'aiohttp' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path("/"))

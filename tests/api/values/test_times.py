@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from flyball_api.times import format_micro_time, format_time, whole_second
+from flyball_api.values.times import format_micro_time, format_time, whole_second
 
 
 def test_times_are_written_in_utc_and_whole_seconds() -> None:

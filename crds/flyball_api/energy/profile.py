@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flyball_api.conditions import StoredCondition
-from flyball_api.frontier import IterationFrontier
+from flyball_api.energy.frontier import IterationFrontier
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec, read_status
+from flyball_api.values.conditions import StoredCondition
 
 KIND = "EnergyProfile"
 

@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from flyball_api.energy_profile import decimal_string
+from flyball_api.energy.profile import decimal_string
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from flyball_api.units import (
+from flyball_api.values.units import (
     MilliwattsPerGpu,
     NodeMilliwatts,
     allowed_milliwatts,
@@ -97,7 +97,7 @@ MIXED_UP = (
 def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(tmp_path: Path) -> None:
     head = (
         "from flyball_api.grant import PowerBound",
-        "from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_gpus, of_nodes",
+        "from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts, of_gpus, of_nodes",
         "per_gpu, node = MilliwattsPerGpu(100_000), NodeMilliwatts(800_000)",
         "",
     )

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
+from flyball_kube.http.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
 
 MAX_LINE_BYTES = 2**16
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flyball_api.conditions import StoredCondition
 from flyball_api.power_cap import EnergyBudget
 from flyball_api.reading import ApiStruct, Count, ObjectMeta, Time, read_metadata, read_spec, read_status
+from flyball_api.values.conditions import StoredCondition
 
 KIND = "EnergyQuota"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from flyball_kube.log_settings import LogSettings
-from flyball_kube.logs import REDACTED, configure_logging, fields_for_all, formatter, get_logger, redact
+from flyball_kube.process.log_settings import LogSettings
+from flyball_kube.process.logs import REDACTED, configure_logging, fields_for_all, formatter, get_logger, redact
 from structlog.stdlib import BoundLogger
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl-_x"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api.quantities import thousandths
+from flyball_api.values.quantities import thousandths
 
 
 @pytest.mark.parametrize(

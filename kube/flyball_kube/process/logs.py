@@ -34,7 +34,7 @@ from structlog.processors import format_exc_info
 from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter, filter_by_level
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from flyball_kube.log_settings import LogSettings
+from flyball_kube.process.log_settings import LogSettings
 
 REDACTED = "[redacted]"
 

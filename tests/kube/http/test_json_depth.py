@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from flyball_kube.json_depth import DEEPEST, loads, without_deeper
+from flyball_kube.http.json_depth import DEEPEST, loads, without_deeper
 from hypothesis import given
 from hypothesis import strategies as st
 

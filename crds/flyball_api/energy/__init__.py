@@ -1,0 +1,1 @@
+"""Energy in the API: profiles and the frontiers in them, quotas, reports."""

@@ -1,0 +1,1 @@
+"""What objects are made of: units, times, quantities, conditions, label selectors."""

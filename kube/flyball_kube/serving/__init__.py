@@ -1,0 +1,1 @@
+"""What our own HTTP servers guard against."""
