@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from flyball_api.energy.profile import EndedRun, EnergyProfileStatus, read_energy_profile
 from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun, read_energy_aware_job
 from flyball_api.writing import to_patch
@@ -41,6 +42,14 @@ assert A100 is not None
 assert H100 is not None
 SIZES = (64, 128, 256, 512)
 COSTS = {64: 900, 128: 400, 256: 500, 512: 1500}
+ROOT = Path(__file__).parents[3]
+
+
+def most_batch_sizes() -> int:
+    """How many a job may have, by the API's schema."""
+    schema = yaml.safe_load((ROOT / "crds/energyawarejobs.yaml").read_text())["spec"]["versions"][0]["schema"]
+    spec = schema["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return int(spec["recurrence"]["properties"]["batchSizes"]["maxItems"])
 
 
 def nodes_of(*models: GpuModel | None, gpus: int = 8) -> dict[str, NodeInfo]:
@@ -420,7 +429,11 @@ def test_what_is_kept_of_runs_is_bounded_and_enough_to_go_on_from() -> None:
         for number in range(2000)
     }
     kept = kept_runs(runs)
-    assert len(kept) <= MAX_EXPLORED + MAX_RECENT + 64 <= 256
+    most = MAX_EXPLORED + MAX_RECENT + most_batch_sizes()
+    assert len(kept) <= most <= 256
+    page = " ".join((ROOT / "docs/operator.md").read_text().split())
+    which = f"the last {MAX_EXPLORED} that explored, the last {MAX_RECENT} of all and the last of each batch size"
+    assert f"{which}: at most {most} of them, as a job has at most {most_batch_sizes()} sizes" in page
     assert kept_runs(kept) == kept
     assert list(kept)[-MAX_RECENT:] == list(range(1950, 2000))
 
