@@ -32,6 +32,7 @@ ADMISSION_POLICIES = (
     "flyball-operator-limits",
     "flyball-operator-plans",
     "flyball-priorities",
+    "flyball-stragglers",
     "flyball-submitters",
 )
 
