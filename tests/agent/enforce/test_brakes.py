@@ -260,6 +260,22 @@ def test_limits_come_to_no_more_than_was_acknowledged_and_to_no_more_than_before
     assert under_new_grant(held, grant(4, ("hall", (1, 1))), None) == {}
 
 
+@pytest.mark.parametrize(
+    ("bound", "kept", "everything"),
+    [(1_100_000, None, None), (1_099_999, 999_998, False), (500_000, 0, False), (499_999, 0, True)],
+)
+def test_what_was_acknowledged_holds_from_the_first_milliwatt_below_the_grant(
+    bound: int, kept: int | None, everything: bool | None
+) -> None:
+    """Of 1,100 W, which come to 500 W with all pods at the smallest limits: less than that was everything lowered."""
+    under = grant(3, ("hall", (0, 0)))
+    assert (under.bound.limit_milliwatts, under.lowered(0).bound.limit_milliwatts) == (1_100_000, 500_000)
+    held = with_acknowledged({}, under, [acknowledgement(3, bound)])
+    found = next(iter(held.values()), None)
+    assert (kept, everything) == (None, None) if found is None else (found.kept_millionths, found.everything)
+    assert found is None or (found.kept_millionths, found.everything) == (kept, everything)
+
+
 # --- in the enforcer ----------------------------------------------------------------------------------------------------
 
 

@@ -75,6 +75,7 @@ def test_a_reserve_that_is_all_in_use_holds_nothing_back() -> None:
     last=st.tuples(st.integers(0, 5), st.integers(0, 9)),
 )
 @example(draws=[0, 5, 7], largest=[9, 9, 9, None, None, None], reserve=1, commits=[], last=(2, 9))
+@example(draws=[0, 1, 8], largest=[9, 9, 9, None, None, None], reserve=2, commits=[], last=(2, 9))
 def test_the_reserve_that_is_kept_up_to_date_is_the_one_that_is_reckoned_anew(
     draws: list[int],
     largest: list[int | None],
