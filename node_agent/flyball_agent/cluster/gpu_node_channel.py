@@ -49,6 +49,7 @@ class GpuNodeChannel:
         # What had been acknowledged when this agent or its governor began; None until the API server has said it.
         self._acknowledged_before: tuple[Acknowledgement, ...] | None = None
         self._recalled = asyncio.Event()
+        self._has_small_object = True  # of brakes' acknowledgements; as it was when they were read, or made, last
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -101,6 +102,7 @@ class GpuNodeChannel:
 
     async def _acknowledged_brake(self) -> list[Acknowledgement]:
         raw = await self._get_or_none(BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node))
+        self._has_small_object = raw is not None
         with contextlib.suppress(InvalidObject):
             return [] if raw is None else [read_brake_acknowledgement(raw).acknowledged]
         return []
@@ -221,23 +223,37 @@ class GpuNodeChannel:
     async def _acknowledge_brake(self) -> bool:
         """Write the small object; False where that fails, so that the status has to say it."""
         acknowledged = acknowledgement(self._agent.state)
-        node = self._agent.state.node
         if acknowledged is None or self._uid is None:
             return False
         try:
-            try:
-                path = BRAKE_ACKNOWLEDGEMENTS.path(name=node)
-                await self._session.patch(path, brake_acknowledgement_patch(acknowledged))
-            except ApiError as error:
-                if not error.not_found:
-                    raise
-                body = brake_acknowledgement_object(node, self._uid, acknowledged)
-                await self._session.create(BRAKE_ACKNOWLEDGEMENTS.path(), body)
+            await self._write_small_object(self._uid, acknowledged)
         except Exception as error:  # whatever an answer has in it, the status can say the same
             self._log.warning("brake not acknowledged", error=str(error) or repr(error), kind=type(error).__name__)
             return False
         self._acknowledged = acknowledged
         return True
+
+    async def _write_small_object(self, uid: str, acknowledged: Acknowledgement) -> None:
+        """Change the object, or make it where there is none.
+
+        Which of them is known: a thousand agents that first tried the other would hold up each other's cuts.
+        """
+        path, patch = BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node), brake_acknowledgement_patch(acknowledged)
+        if self._has_small_object:
+            try:
+                await self._session.patch(path, patch)
+                return
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+        body = brake_acknowledgement_object(self._agent.node, uid, acknowledged)
+        try:
+            await self._session.create(BRAKE_ACKNOWLEDGEMENTS.path(), body)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            await self._session.patch(path, patch)
+        self._has_small_object = True
 
 
 def _object(raw: JsonObject) -> JsonObject:

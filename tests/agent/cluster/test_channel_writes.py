@@ -69,6 +69,7 @@ class Server(MemorySession):
         super().__init__(Link(Network(api), random.Random(1)), 10.0)
         self.api = api
         self.patches: list[Json] = []
+        self.requests: list[str] = []
         self.loses = self.hides_brakes = False
 
     async def get(self, path: str, **params: str) -> Json:
@@ -76,8 +77,13 @@ class Server(MemorySession):
             raise ApiUnreachable("the test lets nobody ask for that")
         return await super().get(path, **params)
 
+    async def create(self, path: str, body: Json, **params: str) -> Json:
+        self.requests.append("create")
+        return await super().create(path, body, **params)
+
     async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
         self.patches.append(body)
+        self.requests.append("patch")
         answer = await super().patch(path, body, content_type, **params)
         if self.loses:
             self.loses = False
@@ -255,6 +261,48 @@ def test_only_what_a_brake_has_lowered_is_said_by_the_small_object(change: Mappi
         channel._acknowledged = LAST
         agent.state.enforced.acknowledged = replace(LAST, **change)
         assert channel._lowered_by_brake() is by_brake
+
+    play(course)
+
+
+@pytest.mark.parametrize(
+    ("at_start", "at_the_brake", "requests"),
+    [
+        (
+            False,
+            False,
+            ["create"],
+        ),  # one request each, or at the first brake a thousand agents hold up each other's cuts
+        (True, True, ["patch"]),
+        (True, False, ["patch", "create"]),  # somebody has deleted it
+        (False, True, ["create", "patch"]),  # somebody has made it
+    ],
+)
+def test_the_small_object_is_made_or_changed_by_one_request_where_nobody_else_touches_it(
+    at_start: bool, at_the_brake: bool, requests: list[str]
+) -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        def put(stands: bool) -> None:
+            if stands:
+                server.api.put("brakeacknowledgements", brake_acknowledgement_object("a", "uid", LAST))
+            elif server.api.get("brakeacknowledgements", "a") is not None:
+                server.api.remove("brakeacknowledgements", "a")
+
+        put(at_start)
+        channel.governor_is_new()
+        server.make_node()
+        await channel.reread()
+        await asyncio.sleep(1.0)
+        put(at_the_brake)
+        channel._acknowledged = LAST
+        agent.state.enforced.acknowledged = replace(LAST, bound_milliwatts=NodeMilliwatts(700))
+        server.requests.clear()
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        assert server.requests == requests
+        item = server.api.get("brakeacknowledgements", "a")
+        assert item is not None
+        assert item["spec"]["boundMilliwatts"] == 700
 
     play(course)
 
