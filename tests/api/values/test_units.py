@@ -103,7 +103,7 @@ def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(tmp_path: Path) -> None:
     )
     snippet = tmp_path / "snippet.py"
     snippet.write_text("\n".join((*head, *OF_ONE_KIND, *MIXED_UP)) + "\n")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     # In a process of its own: mypy changes the recursion limit of the one that it runs in.
     command = [
         sys.executable,
