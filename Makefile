@@ -10,8 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv programs demo train-demo pipeline-demo test test-fast properties test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
+##@ To begin
 help:  ## what the targets do
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@# One that is there keeps its Python: made over by another, it would find neither's modules.
@@ -21,48 +22,54 @@ $(STAMP): pyproject.toml constraints.txt
 
 venv: $(STAMP)  ## the virtual environment with everything in it
 
-programs: $(STAMP)  ## what the tests need of programs and images, fetched or built beforehand, two at a time (half an hour, once)
+programs: $(STAMP)  ## all that tests need, fetched or built beforehand (half an hour, once)
 	$(BIN)/python -m flyball_testbed.builds
 
-demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and up (DEMO_ARGS="--help")
+clean:  ## remove what the targets made here (not the cached control-plane binaries)
+	rm -rf $(VENV) out build dist
+
+##@ Demos: a minute or more each, on one machine, without a GPU
+demo: $(STAMP)  ## a cap stepped down and up over real jobs: a picture (DEMO_ARGS="--help")
 	$(BIN)/flyball demo $(DEMO_ARGS)
 
-train-demo: $(STAMP)  ## real training with PyTorch, resized, killed and cut, beside the same left alone: a picture (TRAIN_DEMO_ARGS="--help")
+train-demo: $(STAMP)  ## PyTorch resized, killed and cut, and left alone (TRAIN_DEMO_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.training.demo $(TRAIN_DEMO_ARGS)
 
-pipeline-demo: $(STAMP)  ## a pipeline's energy plan acts on clocks, a straggler is answered: a picture (PIPELINE_DEMO_ARGS="--help")
+pipeline-demo: $(STAMP)  ## a pipeline's plan acts on clocks (PIPELINE_DEMO_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.pipeline.demo $(PIPELINE_DEMO_ARGS)
 
-test: $(STAMP)  ## the tests, on a real control plane; not test-integrations nor test-training (TEST_ARGS="-k name")
+##@ Tests
+test: $(STAMP)  ## all tests but the integrations and training (TEST_ARGS="-k name")
 	$(if $(TEST_ARGS),,$(BIN)/python -m flyball_testbed.builds)
 	$(BIN)/pytest -m "not own_target" --numprocesses auto --dist loadfile $(TEST_ARGS)
 
-test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
+test-fast: $(STAMP)  ## what needs no control plane and no long computation (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow and not own_target" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
-properties: $(STAMP)  ## every property of the pure code on new examples (PROPERTIES_ARGS="--hypothesis-profile thorough": thirty times as many)
+properties: $(STAMP)  ## properties of the pure code on new examples (PROPERTIES_ARGS=...)
 	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)
 
-test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui, kube-router; install.md typed (built once, half an hour)
+test-integrations: $(STAMP)  ## beside prometheus-operator, JobSet, vmui and others (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
-test-training: $(STAMP)  ## training with real PyTorch, JAX and Keras, resized and killed (fetched once; FLYBALL_TORCH_PYTHON names another PyTorch)
+test-training: $(STAMP)  ## real PyTorch, JAX, Keras, Lightning and Hugging Face (fetched once)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[training]'
 	$(BIN)/python -m flyball_testbed.training.pytorch
 	$(BIN)/python -m flyball_testbed.training.frameworks
 	FLYBALL_TRAINING=1 $(BIN)/pytest -n0 tests/training $(TEST_ARGS)
 
-mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
+mutants: $(STAMP)  ## mistakes in power decisions, to be noticed (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
-schedules: $(STAMP)  ## random schedules of faults over the real operator and agents (SCHEDULES_ARGS="--seconds 600")
+schedules: $(STAMP)  ## random faults over the real operator and agents (SCHEDULES_ARGS="--seconds 600")
 	$(BIN)/python benchmarks/schedules.py $(SCHEDULES_ARGS)
 
-gpu-check: $(STAMP)  ## what the agent takes for granted, on this machine's GPUs; reads only (GPU_CHECK_ARGS="--change")
+gpu-check: $(STAMP)  ## what the agent takes for granted of GPUs; reads (GPU_CHECK_ARGS="--change")
 	$(BIN)/flyball agent check-gpu $(GPU_CHECK_ARGS)
 	$(if $(GPU_CHECK_ARGS),,FLYBALL_GPU_CHECK=1 $(BIN)/pytest -n0 tests/agent/gpu/test_real_gpu.py)
 
+##@ Code
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,11 +82,12 @@ format: $(STAMP)  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-images: $(STAMP)  ## the operator's and the agent's image into out/images, and tests of what they hold (root; IMAGES_ARGS="--help")
+##@ What is shipped
+images: $(STAMP)  ## the container images into out/images, with tests (root; IMAGES_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.images $(IMAGES_ARGS)
 	$(BIN)/pytest -q tests/testbed/images
 
-krew: $(STAMP)  ## the archives of `kubectl flyball` for krew, with their index entry, into out/krew (KREW_ARGS="--help")
+krew: $(STAMP)  ## `kubectl flyball` for krew into out/krew (KREW_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.krew_archive $(KREW_ARGS)
 
 chart-docs: $(STAMP)  ## the table of values in the chart's README
@@ -88,14 +96,15 @@ chart-docs: $(STAMP)  ## the table of values in the chart's README
 dashboards: $(STAMP)  ## the chart's dashboards for Grafana and vmui, from their list of panels
 	$(BIN)/python -m flyball_testbed.monitoring files
 
-dashboards-pictures: $(STAMP)  ## the pictures of docs/dashboards.md: a run of five minutes, and what a Prometheus saw of it
+##@ Documents and their pictures
+dashboards-pictures: $(STAMP)  ## those of docs/dashboards.md, of a run of five minutes
 	$(BIN)/python -m flyball_testbed.monitoring pictures $(PICTURES_ARGS)
 
-vmui-pictures: $(STAMP)  ## the picture of vmui in docs/dashboards.md: the same run, by a VictoriaMetrics and Chromium
+vmui-pictures: $(STAMP)  ## that of vmui there, by VictoriaMetrics and Chromium
 	$(BIN)/python -m benchmarks.vmui_pictures --output docs/images $(VMUI_ARGS)
 
 DATA ?= ../shared/data
-frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)
+frontiers: $(STAMP)  ## those of docs/frontiers.md (Zeus' and Kareus' from DATA)
 	$(BIN)/python -m flyball_studies.pipeline.pictures --output docs/images
 	$(BIN)/flyball kareus pipeline --output out/frontiers
 	cp out/frontiers/kareus-pipeline.png docs/images/
@@ -107,23 +116,20 @@ frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' fro
 	  cp out/frontiers/kareus-hypervolume.png docs/images/; \
 	else echo "$(DATA) has no zeus-nsdi23 and kareus: their pictures stay as they are"; fi
 
-model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from DATA)
+model-study: $(STAMP)  ## the figures of docs/models.md (from DATA)
 	$(BIN)/python -m flyball_studies.models --data $(DATA) --document docs/models.md --images docs/images
 	@if [ -d $(DATA)/perseus-sosp24 ]; then \
 	  $(BIN)/flyball calibrate $(DATA)/perseus-sosp24/stage_profile/gpt3-175b+a100_sxm_bf16.csv \
 	    --product NVIDIA-A100-SXM4-80GB --output out/a100.yaml --plot docs/images/models-calibration-a100.png; fi
 
-metered-cap: $(STAMP)  ## the picture of a metered cap in docs/operator.md (a few seconds)
+metered-cap: $(STAMP)  ## that of a metered cap in docs/operator.md (seconds)
 	$(BIN)/python -m benchmarks.metered_cap --output docs/images
 
-evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of one core; goes on where it stopped)
+evaluation: $(STAMP)  ## figures and pictures of docs/evaluation.md (two hours; goes on where it stopped)
 	$(BIN)/python -m flyball_studies.evaluation --data $(DATA) $(EVALUATION_ARGS)
 
-docs: $(STAMP)  ## the documentation as a site, with every link checked, into out/site (index.html)
+docs: $(STAMP)  ## the documentation as a site into out/site, every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-page-pictures: $(STAMP)  ## the pictures of docs/page.md (five minutes; Chromium)
+page-pictures: $(STAMP)  ## those of docs/page.md (five minutes; Chromium)
 	$(BIN)/python -m benchmarks.page_pictures --output docs/images
-
-clean:  ## remove what the targets made here (not the cached control-plane binaries)
-	rm -rf $(VENV) out build dist
