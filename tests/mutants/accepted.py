@@ -79,6 +79,9 @@ ACCEPTED: dict[str, str] = {
     ),
     "flyball_operator.power.controller:PowerController._grants:"
     " if any((_unpublished(cap, wished) for cap in state.caps.states)): -> if True": _SHORTCUT,
+    "flyball_operator.power.controller:PowerController._remember_granted: if grant is not None: -> if True": (
+        "a node whose grant is another leader's has one; asked for the type's sake"
+    ),
     "flyball_operator.power.controller:_unpublished: published is not None and admission.committed[cap.name] > published"
     " -> without 'admission.committed[cap.name] > published'": _SHORTCUT,
     "flyball_operator.power.controller:_unpublished: admission.committed[cap.name] > published -> GtE": _SHORTCUT,

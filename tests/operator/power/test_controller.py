@@ -24,8 +24,10 @@ from flyball_operator.power.grant_writes import MAX_GRANTS_AT_ONCE
 from flyball_operator.power.patience import (
     BRAKED_PLAN_GRACE_SECONDS,
     CUT_YIELD_SECONDS,
+    FEW_TURNS,
     FIGURES_YIELD_SECONDS,
     PLAN_GRACE_SECONDS,
+    TURNS_FORGOTTEN_SECONDS,
 )
 from flyball_operator.settings import Settings
 from flyball_planner.snapshot import JobDecision
@@ -455,6 +457,27 @@ def test_a_new_leader_lowers_nothing_before_its_first_plan_but_what_its_caps_ask
     bench.plan_is_made = True
     bench.wants("b", 100)
     assert bench.sent(row(4800)) == [("b", 800), ("a", 2400)]
+
+
+# --- limits that turn ----------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_that_goes_up_and_down_is_raised_ever_less_often_and_lowered_at_once() -> None:
+    bench, turns, sent = Bench("a"), 3 * (FEW_TURNS + 1), []
+    for _ in range(turns):
+        for watts in (WATTS, 200):
+            bench.wants("a", watts)
+            for each in bench.step(row(4800)).sends:
+                sent.append(each.grant.bound.limit_milliwatts // 8000)
+                version = each.grant.version
+                bench.put("a", sent[-1], epoch=version.epoch, generation=version.generation, version=str(len(sent)))
+            bench.time += 0.1
+    raises = sent.count(WATTS)
+    assert FEW_TURNS < raises < turns - FEW_TURNS
+    assert sent == [WATTS, 200] * raises
+    bench.time += TURNS_FORGOTTEN_SECONDS
+    bench.wants("a", WATTS)
+    assert bench.sent(row(4800)) == [("a", 8 * WATTS)]
 
 
 # --- waiting for a plan ------------------------------------------------------------------------------------------------
