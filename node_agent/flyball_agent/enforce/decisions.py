@@ -150,9 +150,8 @@ def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, 
     left = max(total - excess, 0)
     lowered = dict(targets)
     for uuid, milliwatts in above.items():
-        if milliwatts > 0:
-            limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // max(total, 1)))
-            lowered[uuid] = replace(targets[uuid], limit_milliwatts=max(limit, smallest[uuid]))
+        limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // max(total, 1)))
+        lowered[uuid] = replace(targets[uuid], limit_milliwatts=max(limit, smallest[uuid]))
     return lowered
 
 

@@ -108,7 +108,7 @@ def test_more_gpus_than_the_node_has_move_no_other_node(caplog: pytest.LogCaptur
 
 def test_of_more_gpus_than_the_node_has_one_line_is_enough(caplog: pytest.LogCaptureFixture) -> None:
     known = KnownGpus()
-    for watts, gpus in ((300, 64), (301, 64), (302, 65)):
+    for watts, gpus in ((300, 64), (301, 64), (302, 65), (303, 65), (304, 65)):
         devices = [raw_device(index) | {"powerMilliwatts": watts * 1000} for index in range(gpus)]
         known.facts_of("a", node_view("a"), gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=64 * FLOOR))
     assert len(caplog.records) == 2  # once more for another number
