@@ -13,7 +13,7 @@ from flyball_api.power_brake import (
 
 from flyball_kube.errors import ApiError
 from flyball_kube.resources import POWER_BRAKES, POWER_CAPS
-from flyball_kube.session import ApiSession
+from flyball_kube.session import ApiSession, get_or_none
 
 # The operator may write the same brake at the same moment; each try is decided on what then stands.
 ATTEMPTS = 10
@@ -63,12 +63,8 @@ async def _write(session: ApiSession, cap: str, state: EmergencyState, reason: s
 
 
 async def _read(session: ApiSession, cap: str) -> PowerBrake | None:
-    try:
-        return read_power_brake(await session.get(POWER_BRAKES.path(name=cap)))
-    except ApiError as error:
-        if error.not_found:
-            return None
-        raise
+    raw = await get_or_none(session, POWER_BRAKES.path(name=cap))
+    return None if raw is None else read_power_brake(raw)
 
 
 async def _check(session: ApiSession, cap: str, state: EmergencyState) -> None:

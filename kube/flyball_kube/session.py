@@ -278,6 +278,16 @@ class ApiSession:
             raise ApiUnreachable(f"{described}: {why_unanswered(error)}") from error
 
 
+async def get_or_none(session: ApiSession, path: str) -> JsonObject | None:
+    """The object at `path`; None where there is none. Raises as `ApiSession.get` does for all else."""
+    try:
+        return await session.get(path)
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+
+
 def _transport(configuration: Configuration, *, lean: bool) -> Transport:
     base, tls = configuration.host.rstrip("/"), ssl_context(configuration)
     if lean and configuration.proxy is None:

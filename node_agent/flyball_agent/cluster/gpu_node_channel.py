@@ -21,7 +21,7 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
-from flyball_kube.session import ApiSession, JsonObject
+from flyball_kube.session import ApiSession, JsonObject, get_or_none
 
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.node.status import acknowledgement, status_patch
@@ -96,24 +96,16 @@ class GpuNodeChannel:
         self._node_changed(self._agent.node)
 
     async def _acknowledged_in_status(self) -> list[Acknowledgement]:
-        raw = await self._get_or_none(GPU_NODES.path(name=self._agent.node))
+        raw = await get_or_none(self._session, GPU_NODES.path(name=self._agent.node))
         acknowledged = None if raw is None else read_status(raw, GpuNodeStatus)[0].acknowledged
         return [] if acknowledged is None else [acknowledged]
 
     async def _acknowledged_brake(self) -> list[Acknowledgement]:
-        raw = await self._get_or_none(BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node))
+        raw = await get_or_none(self._session, BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node))
         self._has_small_object = raw is not None
         with contextlib.suppress(InvalidObject):
             return [] if raw is None else [read_brake_acknowledgement(raw).acknowledged]
         return []
-
-    async def _get_or_none(self, path: str) -> JsonObject | None:
-        try:
-            return await self._session.get(path)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return None
 
     def _node_changed(self, key: str) -> None:
         if key != self._agent.node:
