@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,9 +46,8 @@ def _writes(site: Site) -> Counter[str]:
 
 
 def _plans(site: Site) -> Counter[float]:
-    with urllib.request.urlopen(f"http://{site.metrics_addresses()[OPERATOR]}/metrics") as answer:
-        text = answer.read().decode()
-    return Counter({float(labels["le"]): int(count) for labels, count in _samples(text, "flyball_plan_seconds_bucket")})
+    buckets = _samples(site.metrics(OPERATOR), "flyball_plan_seconds_bucket")
+    return Counter({float(labels["le"]): int(count) for labels, count in buckets})
 
 
 def memory_megabytes(pid: int) -> float:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import shutil
 import tempfile
+import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from flyball_testbed.workload.devices import create_hardware, hardware_path
 
 STOP_SECONDS = 10.0
 REFEREE_READY_SECONDS = 30.0
-METRICS_SECONDS = 60.0
+METRICS_SECONDS, METRICS_TIMEOUT_SECONDS = 60.0, 30.0
 
 
 class PartError(Exception):
@@ -174,6 +175,13 @@ class Site:
         Raises PartError where one does not.
         """
         return {name: f"{LOOPBACK}:{self._metrics_port(name)}" for name in (OPERATOR, AGENTS)}
+
+    def metrics(self, name: str) -> str:
+        """What the operator or the agents serve now, whatever proxy the environment names. Raises OSError, PartError."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{self.metrics_addresses()[name]}/metrics", timeout=METRICS_TIMEOUT_SECONDS) as answer:
+            text: bytes = answer.read()
+        return text.decode()
 
     def _metrics_port(self, name: str) -> int:
         log = self.logs / f"{name}.log"

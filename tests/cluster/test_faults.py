@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -250,9 +249,7 @@ def window(name: str, hours_from_now: float, watts: int) -> Json:
 def clock_ahead_seconds(bench: Bench) -> float:
     """What the operator's metrics say of its clock; 0 while there are none."""
     try:
-        address = f"http://{bench.site.metrics_addresses()[OPERATOR]}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            found = re.search(r"^flyball_clock_ahead_seconds (\S+)$", answer.read().decode(), re.MULTILINE)
+        found = re.search(r"^flyball_clock_ahead_seconds (\S+)$", bench.site.metrics(OPERATOR), re.MULTILINE)
     except OSError:
         return 0.0
     return float(found[1]) if found else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,14 +20,8 @@ def write_signal(path: Path, now: datetime, *values: int) -> None:
 
 def wait_read(bench: Bench, grams: int) -> None:
     """Wait until the operator goes by a signal that is so high now."""
-    address = bench.site.metrics_addresses()[OPERATOR]
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def is_read() -> bool:
-        with opener.open(f"http://{address}/metrics", timeout=30) as answer:
-            return f'flyball_grid_signal{{unit="gCO2/kWh"}} {grams}.0\n' in answer.read().decode()
-
-    bench.wait(is_read, lambda: f"the operator goes by {grams} gCO2/kWh")
+    line = f'flyball_grid_signal{{unit="gCO2/kWh"}} {grams}.0\n'
+    bench.wait(lambda: line in bench.site.metrics(OPERATOR), lambda: f"the operator goes by {grams} gCO2/kWh")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ in the JobSet's pods is simulated as for any pod that Flyball does not know.
 from __future__ import annotations
 
 import base64
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,6 @@ NAME, GPUS_EACH, PODS = "evaluation", 2, 2
 PATIENCE_SECONDS = 240.0
 NODES, GPUS_PER_NODE = 2, 4
 SMALLEST_WATTS = 100
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
 
 
 def controller_configuration(metrics: int, probes: int, webhooks: int) -> Json:
@@ -104,11 +102,9 @@ class WithJobSets:
 
     def joules(self) -> dict[str, float]:
         """What the agents' metrics say that each of the JobSet's pods has used; and of which job of Flyball's it is."""
-        with DIRECT.open(f"http://{self.bench.site.metrics_addresses()[AGENTS]}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
         return {
             sample.labels["pod"]: sample.value
-            for family in text_string_to_metric_families(text)
+            for family in text_string_to_metric_families(self.bench.site.metrics(AGENTS))
             for sample in family.samples
             if sample.name == "flyball_pod_gpu_energy_joules_total"
             and sample.labels["pod"] in self.running()
