@@ -205,7 +205,8 @@ def limit_raises(
     """The sets that give power, as far as the grant's bound goes; all of them may be made at once.
 
     Where the bound does not reach every target (a GPU whose limit cannot be cut holds its watts), the GPUs are served
-    in order and the last one gets what is left.
+    in order and the last one gets what is left. What a driver enforces above what it is asked for it may enforce above the
+    new limit as well: raised by that, the GPU would be cut again in the next round, and raised again after it for ever.
     """
     room = int(bound_milliwatts - total_held_milliwatts(gpus))
     sets = []
@@ -213,9 +214,10 @@ def limit_raises(
         limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
         if limit is None or requested is None or requested >= limit:
             continue
-        new = min(limit, in_whole_watts(MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0))))
+        excess = gpu.enforced_above_requested_milliwatts
+        new = min(limit, in_whole_watts(MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0) - excess)))
         if new > requested:
-            room -= max(new - gpu.held_milliwatts, 0)
+            room -= max(new + excess - gpu.held_milliwatts, 0)
             sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, new))
     return sets
 
