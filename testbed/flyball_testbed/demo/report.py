@@ -81,6 +81,11 @@ class Outcome:
         late = [str(step.watts) for step in self.cap_steps if step.enforced_at is None]
         if late:
             found.append(f"the cap of {', '.join(late)} W was never reported as enforced")
+        falls = [step.limits_fell_watts for step in self.cap_steps if step.limits_fell_watts is not None]
+        if falls and max(falls) < 1.0:
+            found.append(
+                "no step of the cap lowered any limit, so that nothing was held to it: run more jobs, or cap lower"
+            )
         return found
 
     @property

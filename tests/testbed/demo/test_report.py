@@ -111,6 +111,14 @@ def test_the_report_has_exactly_its_fields() -> None:
             ["called enforced after n2 had booted without its agent"],
         ),
         (replace(OUTCOME, cap_steps=[CapStep(800, 10.0, None, None)]), ["800 W was never reported as enforced"]),
+        (replace(OUTCOME, cap_steps=[CapStep(800, 10.0, 11.0, 1.0, 0.0, 0)]), ["no step of the cap lowered any limit"]),
+        (
+            replace(
+                OUTCOME,
+                cap_steps=[CapStep(800, 10.0, 11.0, 1.0, 0.4, 0), CapStep(600, 20.0, 21.0, 1.0, 200.0, 2)],
+            ),
+            [],
+        ),
     ],
 )
 def test_what_makes_a_run_a_failure(outcome: Outcome, said: list[str]) -> None:
