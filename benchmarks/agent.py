@@ -7,6 +7,8 @@ instead, and only observes them: an agent that observes takes no grant, and so s
 
 Where the user may make a control group (root), the processes are in one, and its working set is told, too: what the kernel
 charges them, less files that nothing has read lately. Files that somebody else has read before are not charged there.
+
+Exits with 1 where all of it as one pod takes more than 60 MiB or 1 % of a core. Real boards' own library makes more.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import os
 import ssl
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -53,6 +56,7 @@ NVML_SOURCE = Path(__file__).parents[1] / "simulated_gpu" / "nvml"
 NODE, PODS = "node-0", 4
 RENEW_SECONDS, SCRAPE_SECONDS = 2.0, 15.0
 KIBI = 1024
+LARGEST_POD_MEBIBYTES, LARGEST_CORE_PERCENT = 60.0, 1.0
 
 
 class Api:
@@ -260,7 +264,8 @@ def real_gpus() -> list[str]:
     return uuids
 
 
-async def measure(arguments: argparse.Namespace, folder: Path) -> None:
+async def measure(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Whether it costs no more than it may."""
     async with AsyncExitStack() as stack:
         group = ControlGroup()
         stack.callback(group.remove)
@@ -320,7 +325,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
             scraping.cancel()
             after = {name: Cost.of(process) for name, process in found.items()}
             working_set = group.working_set()
-    tell(len(uuids), pods, arguments.seconds, before, after, working_set)
+    return tell(len(uuids), pods, arguments.seconds, before, after, working_set)
 
 
 def tell(
@@ -330,8 +335,11 @@ def tell(
     before: Mapping[str, Cost],
     after: Mapping[str, Cost],
     working_set: float | None,
-) -> None:
-    """Print what each process used, and all of them together as the kubelet counts a pod: what files back, once."""
+) -> bool:
+    """Print what each process used, and all of them together as the kubelet counts a pod: what files back, once.
+
+    Whether that is no more than it may be.
+    """
     print(f"{gpus} GPUs, {pods} pods, {seconds:g} s")
     shares = {name: 100 * (cost.cpu_seconds - before[name].cpu_seconds) / seconds for name, cost in after.items()}
     for name, cost in after.items():
@@ -346,18 +354,22 @@ def tell(
         for where, size in cost.files.items():
             files[where] = max(size, files.get(where, 0.0))
     once = sum(files.values())
+    pod, core = own + once + tables, sum(shares.values())
     print(
         f"  together         {sum(cost.resident for cost in costs):6.1f} MiB resident "
-        f"({sum(cost.share for cost in costs):.1f} their shares), {sum(shares.values()):.2f} % of a core"
+        f"({sum(cost.share for cost in costs):.1f} their shares), {core:.2f} % of a core"
     )
     print(
-        f"  as one pod       {own + once + tables:6.1f} MiB: {own:.1f} their own, {once:.1f} of files, counted once, "
+        f"  as one pod       {pod:6.1f} MiB: {own:.1f} their own, {once:.1f} of files, counted once, "
         f"{tables:.1f} of page tables"
     )
     if working_set is not None:
         print(
             f"  working set      {working_set:6.1f} MiB as its control group has it, on a machine that knows the files"
         )
+    kept = pod <= LARGEST_POD_MEBIBYTES and core <= LARGEST_CORE_PERCENT
+    print(f"  {LARGEST_POD_MEBIBYTES:g} MiB and {LARGEST_CORE_PERCENT:g} % of a core: {'kept' if kept else 'NOT KEPT'}")
+    return kept
 
 
 async def scrape(port: int) -> None:
@@ -368,7 +380,7 @@ async def scrape(port: int) -> None:
             await asyncio.sleep(SCRAPE_SECONDS)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=8, help="how many, a multiple of four")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -379,8 +391,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fb") as folder:
         if not arguments.real:
             subprocess.run(["make", "-s", "-C", NVML_SOURCE, f"DESTINATION={folder}"], check=True)
-        asyncio.run(measure(arguments, Path(folder)))
+        return 0 if asyncio.run(measure(arguments, Path(folder))) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
