@@ -309,5 +309,5 @@ def test_a_thousand_jobs_at_once_hold_up_no_cut(make_site: Callable[..., Bench])
         jobs = bench.api.list_objects(f"{GROUP}/namespaces/{bench.namespace}/energyawarejobs")
         return [job["metadata"]["name"] for job in jobs if not condition(job, "Admitted")]
 
-    bench.wait(lambda: not undecided(), lambda: f"{len(undecided())} jobs of which nothing is said", 90.0)
+    bench.wait(lambda: not undecided(), lambda: f"{len(undecided())} jobs of which nothing is said", 180.0)
     assert bench.overshoot_watts("site") == 0.0

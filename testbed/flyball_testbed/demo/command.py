@@ -158,6 +158,8 @@ def _finish(
     console.print(outcome.table(compression))
     for fault in outcome.faults:
         console.print(f"[bold red]NOT AS PROMISED:[/] {fault}", highlight=False)
+    for remark in outcome.remarks:
+        console.print(f"[yellow]{remark}[/]", highlight=False)
     console.print(
         f"times and energies are simulated: real ones × {compression:g}; the run took {seconds:.0f} s in all\n"
         f"written: {output}/power.png, report.json, referee.csv, logs/",

@@ -81,12 +81,15 @@ class Outcome:
         late = [str(step.watts) for step in self.cap_steps if step.enforced_at is None]
         if late:
             found.append(f"the cap of {', '.join(late)} W was never reported as enforced")
+        return found
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the run leaves open, though it is a success."""
         falls = [step.limits_fell_watts for step in self.cap_steps if step.limits_fell_watts is not None]
         if falls and max(falls) < 1.0:
-            found.append(
-                "no step of the cap lowered any limit, so that nothing was held to it: run more jobs, or cap lower"
-            )
-        return found
+            return ["no step of the cap had to lower a limit, which shows little: run more jobs, or cap lower"]
+        return []
 
     @property
     def mean_completion_seconds(self) -> float:
