@@ -1,39 +1,52 @@
 """How soon a computation's clock reaches the GPU: from the client's call to the driver, through two processes of the agent.
 
-    python benchmarks/clocks.py [--changes 1000]
+    python benchmarks/clocks.py [--changes 1000] [--zeusd ~/.cargo/bin/zeusd]
 
 A training process asks for another clock of one GPU by a datagram, as often as pipelines do (50 times a second), to an
-agent without privilege, which tells the enforcer's process, which sets it on a simulated GPU; the training process looks
-at the hardware until it has changed. Beside it, in turn with it, the same change made by a direct call. Exits with 1
-where 99 of 100 changes through the agent take more than 1 ms longer than direct ones do, or the call itself more than
-50 us of processor time on average. Of a busy machine it says how long processes wait for their turn.
+agent without privilege, which tells the enforcer's process, which sets it by NVML, of which the library over simulated GPUs
+is loaded; the training process looks at the hardware until it has changed. Beside it, in turn with it: the same change by
+an NVML call of the training process' own, which takes rights that no training process should have, and, where `--zeusd`
+names Zeus' daemon (`cargo install zeusd`), by a request to that, over a Unix socket that stays open. Exits with 1 where
+99 of 100 changes through the agent take more than 1 ms longer than NVML calls do, or the call itself more than 50 us of
+processor time on average. Of a busy machine it says how long processes wait for their turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import http.client
 import multiprocessing
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball.node.clocks import Clock
+from flyball_agent.gpu.nvml import NvmlDriver
 from flyball_agent.link.client import EnforcerLink
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.pods.resources import PodDevices, PodResources
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedDevice, SimulatedNode
+from flyball_testbed.realnode.gpus import build_library
 
 NODE, POD = "node-0", "gpt3-1-0"
 GPUS = 8
+LOWEST_MEGAHERTZ, FIRST_MEGAHERTZ = 210, 1005
+IN_TURN_MEGAHERTZ = (1200, 1305)
 PAUSE_SECONDS = 0.02
+# Who looks without a pause keeps a processor, and on two of them whoever is woken on that one waits for its next tick.
+LOOK_SECONDS = 2e-5
 TARGET_MORE_MICROSECONDS, TARGET_CALL_MICROSECONDS = 1000.0, 50.0
 START_SECONDS, CHANGE_SECONDS = 60.0, 5.0
 
@@ -81,60 +94,142 @@ def microseconds_until(device: SimulatedDevice, megahertz: int, begun: float) ->
     while device.read().locked_max_megahertz != megahertz:
         if time.perf_counter() - begun > CHANGE_SECONDS:
             raise TimeoutError(f"{device.uuid} is not at {megahertz} MHz after {CHANGE_SECONDS:g} s")
+        time.sleep(LOOK_SECONDS)
     return (time.perf_counter() - begun) * 1e6
 
 
-def measure(folder: Path, gpus: list[str], changes: int) -> tuple[list[float], list[float], list[float]]:
-    """Microseconds of changes through the agent and of direct ones, and processor time of the client's calls alone."""
-    through, direct, calls = [], [], []
-    with SimulatedNode.open(folder / f"{NODE}.gpus") as node:
-        device = node.device(gpus[0])
-        clock = Clock(str(folder / "s" / "uid-1" / "flyball.sock"), gpus[0])
+@dataclass(frozen=True)
+class Way:
+    """One way to another clock of a GPU that no other way sets, and what changes by it took, in microseconds."""
+
+    name: str
+    device: SimulatedDevice
+    ask: Callable[[int], object]
+    took: list[float] = field(default_factory=list)
+    call_processor_time: list[float] = field(default_factory=list)
+
+    def change(self, megahertz: int) -> None:
+        begun, worked = time.perf_counter(), time.thread_time()
+        self.ask(megahertz)
+        self.call_processor_time.append((time.thread_time() - worked) * 1e6)
+        self.took.append(microseconds_until(self.device, megahertz, begun))
+
+    def quantile(self, share: float) -> float:
+        return quantile(self.took, share)
+
+
+def through_the_agent(folder: Path, device: SimulatedDevice) -> Way:
+    """By the client's datagram, once the agent takes them. Raises TimeoutError."""
+    clock = Clock(str(folder / "s" / "uid-1" / "flyball.sock"), device.uuid)
+    until = time.monotonic() + START_SECONDS
+    while device.read().locked_max_megahertz != FIRST_MEGAHERTZ:
+        if time.monotonic() > until:
+            raise TimeoutError("the agent takes no clocks")
+        clock.close()  # so that it is asked again
+        clock.ask(FIRST_MEGAHERTZ)
+        time.sleep(0.1)
+    return Way("through the agent", device, clock.ask)
+
+
+def by_nvml(library: Path, device: SimulatedDevice) -> Way:
+    """By an NVML call of this process."""
+    gpu = next(gpu for gpu in NvmlDriver(library).gpus() if gpu.uuid == device.uuid)
+    return Way("an NVML call", device, lambda megahertz: gpu.set_locked_clocks_megahertz(LOWEST_MEGAHERTZ, megahertz))
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket that stays open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=CHANGE_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+@contextlib.contextmanager
+def by_zeusd(program: Path, folder: Path, environment: dict[str, str], device: SimulatedDevice) -> Iterator[Way]:
+    """By a request to Zeus' daemon that returns once the clock is set. Raises TimeoutError; OSError where it can't run."""
+    path = folder / "zeusd.sock"
+    command = [str(program), "serve", "--socket-path", str(path), "--enable", "gpu-control"]
+    with (folder / "zeusd.log").open("w") as log:
+        daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    connection = UnixConnection(path)
+
+    def ask(megahertz: int) -> None:
+        query = f"gpu_ids={device.index}&block=true&min_clock_mhz={LOWEST_MEGAHERTZ}&max_clock_mhz={megahertz}"
+        connection.request("POST", f"/gpu/set_gpu_locked_clocks?{query}")
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise OSError(f"zeusd: {answer.status} {text.decode(errors='replace')}")
+
+    try:
         until = time.monotonic() + START_SECONDS
-        while device.read().locked_max_megahertz != 1005:
-            if time.monotonic() > until:
-                raise TimeoutError("the agent takes no clocks")
-            clock.close()  # so that it is asked again
-            clock.ask(1005)
+        while not path.exists():
+            if daemon.poll() is not None or time.monotonic() > until:
+                raise TimeoutError(f"zeusd does not serve: {(folder / 'zeusd.log').read_text()[-500:]}")
             time.sleep(0.1)
-        for number in range(changes):
+        ask(FIRST_MEGAHERTZ)
+        yield Way("Zeus' daemon", device, ask)
+    finally:
+        connection.close()
+        daemon.kill()
+        daemon.wait()
+
+
+def measure(ways: list[Way], changes: int) -> None:
+    """Change the clock by each way in turn, so often each."""
+    for number in range(changes):
+        for way in ways:
             time.sleep(PAUSE_SECONDS)
-            megahertz = (1200, 1305)[number % 2]
-            begun, worked = time.perf_counter(), time.thread_time()
-            clock.ask(megahertz)
-            calls.append((time.thread_time() - worked) * 1e6)
-            through.append(microseconds_until(device, megahertz, begun))
-            other = node.device(gpus[1])
-            begun = time.perf_counter()
-            other.set_locked_clocks_megahertz(210, megahertz)
-            direct.append(microseconds_until(other, megahertz, begun))
-    return through, direct, calls
+            way.change(IN_TURN_MEGAHERTZ[number % 2])
 
 
 def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
+def shown(what: str, values: list[float]) -> str:
+    shares = ", ".join(f"{share:.0%} {quantile(values, share):,.0f} us" for share in (0.5, 0.9, 0.99))
+    return f"{what:18} {shares}, mean {statistics.fmean(values):,.0f} us"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python benchmarks/clocks.py", description=__doc__)
-    parser.add_argument("--changes", type=int, default=1000, help="clocks asked for, one every 20 ms")
-    changes = parser.parse_args().changes
-    with tempfile.TemporaryDirectory(prefix="fc", dir="/tmp") as name:
+    parser.add_argument("--changes", type=int, default=1000, help="clocks asked for by each way, one every 20 ms")
+    parser.add_argument("--zeusd", type=Path, help="Zeus' daemon, to be measured beside them (it wants root)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fc", dir="/tmp") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        gpus = create_node_file(folder / f"{NODE}.gpus", [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * GPUS)
+        hardware = folder / f"{NODE}.gpus"
+        gpus = create_node_file(hardware, [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * GPUS)
+        build_library(folder)
+        library = folder / "libnvidia-ml.so.1"
+        os.environ.update(FLYBALL_SIMULATED_GPUS=str(hardware), FLYBALL_SIMULATED_PRIVILEGED="1")
         (folder / "s").mkdir()
         command = [
             str(Path(sysconfig.get_path("scripts")) / "flyball"), "agent", "enforcer", "--node-name", NODE,
             "--journal-dir", str(folder / "j"), "--socket", str(folder / "enforcer.sock"), "--agent-uid", str(os.getuid()),
-            "--driver", "simulated", "--hardware-dir", str(folder),
+            "--driver", "nvml", "--nvml-library", str(library),
         ]  # fmt: skip
         with (folder / "enforcer.log").open("w") as log:
             enforcer = subprocess.Popen(command, stderr=log, stdout=log)
         agent = multiprocessing.get_context("spawn").Process(target=run_agent, args=(folder, gpus), daemon=True)
         agent.start()
         try:
-            through, direct, calls = measure(folder, gpus, changes)
-        except TimeoutError as error:
+            node = stack.enter_context(SimulatedNode.open(hardware))
+            devices = [node.device(gpu) for gpu in gpus]
+            through, nvml = through_the_agent(folder, devices[0]), by_nvml(library, devices[1])
+            ways = [through, nvml]
+            if options.zeusd is not None:
+                environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
+                ways.append(stack.enter_context(by_zeusd(options.zeusd, folder, environment, devices[2])))
+            measure(ways, options.changes)
+        except (TimeoutError, OSError) as error:
             print(error, (folder / "enforcer.log").read_text()[-2000:], sep="\n", file=sys.stderr)
             return 1
         finally:
@@ -142,11 +237,11 @@ def main() -> int:
             enforcer.kill()
             agent.join()
             enforcer.wait()
-    for what, values in (("through the agent", through), ("direct", direct), ("the client's CPU", calls)):
-        shares = ", ".join(f"{share:.0%} {quantile(values, share):,.0f} us" for share in (0.5, 0.9, 0.99))
-        print(f"{what:18} {shares}, mean {statistics.fmean(values):,.0f} us")
-    more = quantile(through, 0.99) - quantile(direct, 0.99)
-    kept = more <= TARGET_MORE_MICROSECONDS and statistics.fmean(calls) <= TARGET_CALL_MICROSECONDS
+    for way in ways:
+        print(shown(way.name, way.took))
+    print(shown("the client's CPU", through.call_processor_time))
+    more, cost = through.quantile(0.99) - nvml.quantile(0.99), statistics.fmean(through.call_processor_time)
+    kept = more <= TARGET_MORE_MICROSECONDS and cost <= TARGET_CALL_MICROSECONDS
     verdict = "kept" if kept else "NOT KEPT"
     print(
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; 99 of 100 at most {more:,.0f} us more: {verdict}"
