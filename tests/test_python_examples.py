@@ -89,7 +89,6 @@ def test_a_plan_is_made_as_the_planner_s_page_says(tmp_path: Path) -> None:
     assert "row-a" in printed
 
 
-@pytest.mark.slow
 def test_a_frontier_is_made_in_three_lines(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "profiles" / "gpt3-a40-8-stages.csv", tmp_path / "stages.csv")
     assert output_of(example("frontiers.md", "from flyball_frontiers import"), tmp_path).strip()
