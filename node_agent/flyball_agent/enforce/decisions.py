@@ -136,14 +136,12 @@ def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, 
     """The targets, lowered by the same share of what lies above the smallest limits as far as the bound asks for it.
 
     What is held by GPUs without a target, or that do not come down to theirs, is taken off the bound first: a node of which
-    one GPU holds what nobody has granted stays within its grant by the others. Of one that takes its targets and enforces
-    something on top, that comes off, not what it holds now: it holds less as its target is lowered, and all others would be
-    raised by that, and cut again, for ever.
+    one GPU holds what nobody has granted stays within its grant by the others.
     """
     limits = {gpu.uuid: limit for gpu in gpus if (limit := _target_limit(gpu, targets)) is not None}
     # One that stays above its target is lowered with the others, or it would be above no more and be tried anew for ever.
-    coming = {gpu.uuid: limits[gpu.uuid] + _on_top(gpu) for gpu in gpus if gpu.uuid in limits and _comes(gpu)}
-    excess = of_gpus(MilliwattsPerGpu(coming.get(gpu.uuid, gpu.held_milliwatts)) for gpu in gpus) - bound
+    coming = {gpu.uuid: limits[gpu.uuid] for gpu in gpus if gpu.uuid in limits and not gpu.stays_above}
+    excess = of_gpus(coming.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
     if excess <= 0:
         return targets
     smallest = {gpu.uuid: gpu.limits.min_milliwatts for gpu in gpus}
@@ -155,16 +153,6 @@ def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, 
         limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // max(total, 1)))
         lowered[uuid] = replace(targets[uuid], limit_milliwatts=max(limit, smallest[uuid]))
     return lowered
-
-
-def _comes(gpu: GpuState) -> bool:
-    """Whether the GPU follows its target: at once, or with what its driver enforces on top of what it has taken."""
-    return not gpu.stays_above or (gpu.refusal is None and gpu.enforced_above_requested_milliwatts > 0)
-
-
-def _on_top(gpu: GpuState) -> MilliwattsPerGpu:
-    """What the GPU's driver enforces above any limit, as has shown when a limit had had the time to settle."""
-    return gpu.enforced_above_requested_milliwatts if gpu.stays_above else MilliwattsPerGpu(0)
 
 
 def _lock_for(limits: GpuLimits, job: JobGrant | None, wish_megahertz: int | None = None) -> ClockLock | None:
@@ -223,13 +211,13 @@ def limit_raises(
     room = int(bound_milliwatts - total_held_milliwatts(gpus))
     sets = []
     for gpu in gpus:
-        limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
-        if limit is None or requested is None or requested >= limit:
+        limit, taken = _target_limit(gpu, targets), gpu.limit
+        if limit is None or taken is None or taken.requested_milliwatts >= limit:
             continue
-        excess = gpu.enforced_above_requested_milliwatts
-        new = min(limit, in_whole_watts(MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0) - excess)))
-        if new > requested:
-            room -= max(new + excess - gpu.held_milliwatts, 0)
+        on_top = taken.above_requested_milliwatts
+        new = min(limit, in_whole_watts(MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0) - on_top)))
+        if new > taken.requested_milliwatts:
+            room -= max(new + on_top - gpu.held_milliwatts, 0)
             sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, new))
     return sets
 

@@ -143,13 +143,6 @@ class GpuState(Struct, frozen=True):
     def requested_milliwatts(self) -> MilliwattsPerGpu | None:
         return None if self.limit is None else self.limit.requested_milliwatts
 
-    @property
-    def enforced_above_requested_milliwatts(self) -> MilliwattsPerGpu:
-        """By how much its driver enforces more than it was asked for: while a limit settles, or for good."""
-        limit = self.limit
-        above = 0 if limit is None else max(limit.enforced_milliwatts - limit.requested_milliwatts, 0)
-        return MilliwattsPerGpu(above)
-
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""
         return replace(self, **fields)

@@ -199,6 +199,11 @@ class PowerLimitReading(Struct, frozen=True):
         may go as it came, so the larger of the two."""
         return max(self.requested_milliwatts, self.enforced_milliwatts)
 
+    @property
+    def above_requested_milliwatts(self) -> MilliwattsPerGpu:
+        """By how much the driver enforces more than it was asked for: while a limit settles, or for good."""
+        return MilliwattsPerGpu(max(self.enforced_milliwatts - self.requested_milliwatts, 0))
+
 
 class GpuReading(Struct, frozen=True):
     """One reading of everything that a GPU measures; None where it does not measure it.
