@@ -174,11 +174,11 @@ ACCEPTED: dict[str, str] = {
     " -> without 'gpu.lock.is_range'": "what is unlocked already is not unlocked again",
     "flyball_agent.enforce.decisions:limit_cuts: limit is not None and requested is not None and (requested > limit)"
     " -> without 'requested is not None'": _READABLE,
-    "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
-    " -> without 'requested is None'": _READABLE,
-    "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
-    " -> without 'requested >= limit'": _NOT_ABOVE,
-    "flyball_agent.enforce.decisions:limit_raises: requested >= limit -> Gt": _NOT_ABOVE,
+    "flyball_agent.enforce.decisions:limit_raises: limit is None or taken is None or taken.requested_milliwatts >= limit"
+    " -> without 'taken is None'": _READABLE,
+    "flyball_agent.enforce.decisions:limit_raises: limit is None or taken is None or taken.requested_milliwatts >= limit"
+    " -> without 'taken.requested_milliwatts >= limit'": _NOT_ABOVE,
+    "flyball_agent.enforce.decisions:limit_raises: taken.requested_milliwatts >= limit -> Gt": _NOT_ABOVE,
     "flyball_agent.enforce.decisions:lock_worth_setting: now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts) -> Gt": (
         _NANOSECOND
     ),
