@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyball_cli.terminal.endings import refuse
-from flyball_cli.terminal.files import check_output_file, check_picture, read_text
+from flyball_cli.terminal.files import check_output_file, check_picture, read_json, read_text
 
 if TYPE_CHECKING:
     from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
@@ -51,7 +51,10 @@ def frontier(
         float, typer.Option(min=0.0, help="Watts that a GPU draws while it waits for others.")
     ] = 0.0,
     points: Annotated[
-        int, typer.Option(min=2, max=MOST_POINTS, help="How many points, from the fastest time to T*.")
+        int,
+        typer.Option(
+            min=2, max=MOST_POINTS, help="How many points, from the fastest time to that of least energy (T*)."
+        ),
     ] = 200,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes; without it, to standard output.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the frontier into this PNG.")] = None,
@@ -157,7 +160,7 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
 
     if schedule.endswith(".json"):
         try:
-            document = json.loads(read_text(Path(schedule)))
+            document = read_json(Path(schedule))
             if not isinstance(document, dict):
                 raise ValueError('wanted an object with "operations" and "dependencies"')
             listed = document.get("operations")

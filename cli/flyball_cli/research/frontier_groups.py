@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,10 @@ import typer
 
 from flyball_cli.research.frontier import ANNOUNCED_FROM_SECONDS, MOST_POINTS, progress_bar, write_document
 from flyball_cli.terminal.endings import refuse
-from flyball_cli.terminal.files import check_output_file, read_text
+from flyball_cli.terminal.files import check_output_file, read_json, read_text
 
 if TYPE_CHECKING:
-    from flyball_frontiers.pipeline import PipelineProfile
+    from flyball_frontiers.pipeline import Group, PipelineProfile
 
 
 def register(root: typer.Typer) -> None:
@@ -24,7 +24,10 @@ def register(root: typer.Typer) -> None:
 def frontier_groups(
     layout: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JSON that lists the groups.")],
     points: Annotated[
-        int, typer.Option(min=2, max=MOST_POINTS, help="How many points, from the fastest time to T*.")
+        int,
+        typer.Option(
+            min=2, max=MOST_POINTS, help="How many points, from the fastest time to that of least energy (T*)."
+        ),
     ] = 60,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes; without it, to standard output.")] = None,
     at: Annotated[
@@ -52,7 +55,7 @@ def frontier_groups(
     \b
       flyball frontier-groups groups.json --output plan.json --straggler a40=1.2
     """
-    from flyball_frontiers.pipeline import PipelineProfile, groups_from_json
+    from flyball_frontiers.pipeline import PipelineProfile
     from flyball_frontiers.pipeline.document import groups_document
 
     check_output_file("--output", output)
@@ -60,14 +63,16 @@ def frontier_groups(
     def profile_of(name: str) -> PipelineProfile:
         try:
             return PipelineProfile.from_csv(read_text(layout.parent / name))
-        except (ValueError, OSError) as error:
+        except OSError as error:
+            raise ValueError(f"profile {name}: {error.strerror or error}") from error
+        except ValueError as error:
             raise ValueError(f"profile {name}: {error}") from error
 
     try:
         if at is not None and not (math.isfinite(at) and at > 0):
             raise ValueError(f"--at {at}: wanted an iteration time in seconds, above 0")
         degrees = _degrees(straggler or [])
-        groups = groups_from_json(_read(layout), profile_of)
+        groups = _groups(layout, profile_of)
         if unknown := sorted(set(degrees) - set(groups)):
             raise ValueError(f"--straggler {unknown[0]}: there is no such group, only {', '.join(groups)}")
         seconds = sum(group.size.seconds for group in groups.values())
@@ -80,9 +85,12 @@ def frontier_groups(
     write_document(document, output, _summary)
 
 
-def _read(layout: Path) -> Any:
+def _groups(layout: Path, profile_of: Callable[[str], PipelineProfile]) -> dict[str, Group]:
+    """The groups that a layout lists. Raises ValueError that names the file."""
+    from flyball_frontiers.pipeline import groups_from_json
+
     try:
-        return json.loads(read_text(layout))
+        return groups_from_json(read_json(layout), profile_of)
     except ValueError as error:
         raise ValueError(f"{layout}: {error}") from error
 

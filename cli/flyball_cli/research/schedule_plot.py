@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flyball_cli.terminal.endings import refuse
-from flyball_cli.terminal.files import check_picture, read_text
+from flyball_cli.terminal.files import check_picture, read_json
 
 
 def register(root: typer.Typer) -> None:
@@ -41,7 +40,7 @@ def schedule_plot(
     panels: list[tuple[str, dict[str, Any]]] = []
     for path in frontiers:
         try:
-            document = json.loads(read_text(path))
+            document = read_json(path)
             _check_stages(document["timeline"], document["schedule"])
             _check_stages(document["flat_out"]["timeline"], document["flat_out"]["schedule"])
             if flat_out and not panels:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flyball_cli.terminal.endings import refuse
 
@@ -16,6 +18,14 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is no UTF-8: wanted a text file") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file has. Raises ValueError that names the place where it is none."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
 
 
 def check_output_file(option: str, path: Path | None) -> None:

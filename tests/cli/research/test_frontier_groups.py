@@ -79,11 +79,11 @@ def test_bad_options_are_said_in_one_line(arguments: tuple[str, ...], message: s
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "groups.json: Expecting property name"),
-        ('{"groups": 7}', 'wanted an object with "groups"'),
+        ("{", "groups.json: no JSON: line 1, column 2: Expecting property name"),
+        ('{"groups": 7}', 'groups.json: wanted an object with "groups"'),
         (
             '{"groups": [{"name": "a", "profile": "b.csv", "microbatches": 2}]}',
-            "groups[0] (a): profile b.csv: [Errno 2]",
+            "groups[0] (a): profile b.csv: No such file or directory",
         ),
         (
             '{"groups": [{"name": "a", "profile": "two-groups.json", "microbatches": 2}]}',
