@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyball_cli.research.frontier import MOST_POINTS
-from flyball_cli.terminal.files import check_output_folder, read_text
+from flyball_cli.terminal.files import check_output_folder, read_json, read_text
 
 if TYPE_CHECKING:
     from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
@@ -210,10 +210,14 @@ def search(
     kept = folder / "search.json"
     try:
         if kept.exists():
-            state = PartitionSearch.from_json(json.loads(read_text(kept)))
+            state = PartitionSearch.from_json(read_json(kept))
         else:
-            highest, lowest, step = _three("--clocks", clocks)
-            least, most, by = _three("--sms", sms)
+            highest, lowest, step = _three("--clocks", clocks, "1410:900:30")
+            least, most, by = _three("--sms", sms, "3:30:3")
+            if lowest > highest:
+                raise ValueError(f"--clocks {clocks}: the highest comes first, as 1410:900:30")
+            if least > most:
+                raise ValueError(f"--sms {sms}: the least come first, as 3:30:3")
             space = search_space(
                 clock_choices(lowest, highest, step), range(least, most + 1, by), range(kernels), not_overlapped=True
             )
@@ -243,7 +247,7 @@ def _measured(
     """The search after what was measured of its batch; None where that is not there within so many seconds."""
     until = time.monotonic() + seconds
     while True:
-        found = search_after(json.loads(read_text(path))) if path.exists() else None
+        found = search_after(read_json(path)) if path.exists() else None
         if found is not None or time.monotonic() >= until:
             return found
         time.sleep(0.2)
@@ -256,11 +260,11 @@ def _keep(path: Path, document: Any) -> None:
     part.replace(path)
 
 
-def _three(option: str, text: str) -> tuple[int, int, int]:
+def _three(option: str, text: str, example: str) -> tuple[int, int, int]:
     try:
         first, second, step = (int(number) for number in text.split(":"))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not three whole numbers like 1410:900:30", param_hint=option) from None
+        raise typer.BadParameter(f"{text!r} is not three whole numbers like {example}", param_hint=option) from None
     if step < 1:
         raise typer.BadParameter(f"{text!r} has a step below 1", param_hint=option)
     return first, second, step

@@ -232,4 +232,12 @@ def test_files_of_no_search_are_refused_by_the_command(tmp_path: Path) -> None:
     command = [str(Path(sysconfig.get_path("scripts")) / "flyball"), "kareus", "search", str(tmp_path)]
     wrong = subprocess.run([*command, "--clocks", "1410"], capture_output=True, text=True)
     assert wrong.returncode == 2
-    assert "is not three whole numbers" in wrong.stderr
+    assert "is not three whole numbers like 1410:900:30" in " ".join(wrong.stderr.split())
+    for option, value, said in (
+        ("--sms", "30", "is not three whole numbers like 3:30:3"),
+        ("--sms", "30:3:3", "--sms 30:3:3: the least come first, as 3:30:3"),
+        ("--clocks", "900:1410:30", "--clocks 900:1410:30: the highest comes first, as 1410:900:30"),
+    ):
+        wrong = subprocess.run([*command, option, value], capture_output=True, text=True)
+        assert wrong.returncode == 2
+        assert said in " ".join(wrong.stderr.split())
