@@ -46,9 +46,9 @@ def read_profile(
 def _ours(number: int, row: dict[str, str], iterations: float) -> PowerLimitMeasurement:
     try:
         return PowerLimitMeasurement(
-            round(1000 * float(row["power_limit_watts"])),
-            float(row["time_seconds"]),
-            float(row["energy_joules"]),
+            round(1000 * _positive(row, "power_limit_watts")),
+            _positive(row, "time_seconds"),
+            _positive(row, "energy_joules"),
             float(row.get("iterations") or iterations),
         )
     except (TypeError, ValueError) as error:
@@ -59,9 +59,20 @@ def _window(number: int, row: dict[str, str], gpus: list[str], iterations: float
     try:
         return PowerLimitMeasurement(
             1000 * int(row["window_name"].rsplit("_", 1)[-1]),
-            float(row["elapsed_time"]),
+            _positive(row, "elapsed_time"),
             math.fsum(float(row[gpu]) for gpu in gpus),
             iterations,
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"line {number}: {error} (a window's name ends in _<watts>)") from error
+
+
+def _positive(row: dict[str, str], column: str) -> float:
+    """A number above 0; raises ValueError that names the column where there is none."""
+    try:
+        number = float(row[column])
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{column} is {row[column]!r}: wanted a number above 0, without a unit")
+    return number

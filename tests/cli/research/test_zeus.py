@@ -74,6 +74,23 @@ def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("300W,10,2500", "line 3: power_limit_watts is '300W': wanted a number above 0, without a unit"),
+        ("-300,10,2500", "line 3: power_limit_watts is '-300': wanted a number above 0"),
+        ("300,10,nan", "line 3: energy_joules is 'nan': wanted a number above 0"),
+        ("300,10", "line 3: energy_joules is None: wanted a number above 0"),
+    ],
+)
+def test_a_wrong_number_of_a_profile_is_named_with_its_column(tmp_path: Path, row: str, says: str) -> None:
+    profile = tmp_path / "profile.csv"
+    profile.write_text(f"power_limit_watts,time_seconds,energy_joules\n250,11,2000\n{row}\n")
+    result = flyball("zeus", "power-limit", str(profile))
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
     ("table", "old", "new", "message"),
     [
         ("summary_train.csv", "ncf,512", "ncf,x", "training table, line 5: batch_size 'x' must be a whole number"),
