@@ -39,11 +39,13 @@ NodeOverheadOption = Annotated[float, typer.Option(min=0.0, help="Of a powered n
 
 
 def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_format: str | None) -> WorkloadSource:
-    """Raises ValueError for a format that does not exist, or one of a trace that is no file."""
+    """Raises ValueError for a trace or a format that does not exist, or a format of a trace that is no file."""
     from flyball_simulator.workloads.source import WorkloadSource
     from flyball_simulator.workloads.trace_formats import format_named
-    from flyball_simulator.workloads.trace_library import is_named
+    from flyball_simulator.workloads.trace_library import TRACE_NAMES, is_named
 
+    if not is_named(trace) and not Path(trace).exists():
+        raise ValueError(f"--trace {trace}: there is no such file, and it is none of {', '.join(TRACE_NAMES)}")
     if trace_format is not None:
         format_named(trace_format)
         if is_named(trace):

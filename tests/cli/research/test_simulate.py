@@ -63,6 +63,10 @@ def test_a_run_leaves_its_result_in_the_agreed_names(trace: Path, tmp_path: Path
 def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     for arguments, said in (
         (("--policy", "nonesuch", "--gpus", 8), "'nonesuch' is unknown"),
+        (
+            ("--policy", "fifo", "--gpus", 8, "--trace", "synthetik"),
+            "--trace synthetik: there is no such file, and it is none of itp, itp-months",
+        ),
         (("--policy", "fifo"), "either --gpus N or --load"),
         (
             ("--policy", "fifo", "--gpus", 8, "--load", 1.0),
