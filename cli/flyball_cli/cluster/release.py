@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster.access import on_cluster
         from flyball_cli.cluster.why import kind_of
 
-        of_kind = kind_of(kind)
+        of_kind = kind_of(kind, tuple(_MEANING))
         if of_kind not in _MEANING:
             raise typer.BadParameter("only a cap or a node can be released (jobs: kubectl delete)")
         access = Access(kubeconfig, context)

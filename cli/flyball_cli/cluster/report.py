@@ -68,12 +68,15 @@ def register(app: typer.Typer) -> None:
         ] = None,
         price: Annotated[
             float | None,
-            typer.Option(help="What a kilowatt-hour costs, in your currency; by default what each day's report has."),
+            typer.Option(
+                min=0, help="What a kilowatt-hour costs, in your currency; by default what each day's report has."
+            ),
         ] = None,
         co2: Annotated[
-            float | None, typer.Option(help="Grams of CO2 a kilowatt-hour; by default what each day's report has.")
+            float | None,
+            typer.Option(min=0, help="Grams of CO2 a kilowatt-hour; by default what each day's report has."),
         ] = None,
-        pue: Annotated[float, typer.Option(help="What the building draws for each watt of the GPUs.")] = 1.0,
+        pue: Annotated[float, typer.Option(min=1, help="What the building draws for each watt of the GPUs.")] = 1.0,
         output: Annotated[ReportOutput, typer.Option("--output", "-o", help="How it is printed.")] = ReportOutput.TABLE,
         png: Annotated[
             Path | None, typer.Option(help="Draw it into this file, too: a .png, .svg or .pdf (needs matplotlib).")

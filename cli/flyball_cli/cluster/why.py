@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -37,10 +38,14 @@ class Target(NamedTuple):
     namespace: str | None
 
 
-def kind_of(word: str) -> str:
-    """The kind that a word means, as kubectl takes them: the plural, the singular or the short name."""
+def kind_of(word: str, wanted: Sequence[str] = tuple(KINDS)) -> str:
+    """The kind that a word means, as kubectl takes them: the plural, the singular or the short name.
+
+    Raises BadParameter, which names those of `wanted`, for a word that is none.
+    """
     if (kind := _known_kind(word)) is None:
-        raise typer.BadParameter(f"{word!r} is none of job (eaj), cap (pcap), node (gpun)")
+        words = ", ".join(f"{KINDS[each][0]} ({KINDS[each][2]})" for each in wanted)
+        raise typer.BadParameter(f"{word!r} is none of {words}")
     return kind
 
 

@@ -123,6 +123,7 @@ def up(
       flyball top --kubeconfig "$(flyball devcluster kubeconfig)"
     """
     from flyball_kube.errors import ApiError, ApiUnreachable
+    from flyball_simulated_gpu.catalogue import CATALOGUE
     from flyball_testbed.controlplane.cluster import DevCluster, start_named
     from flyball_testbed.controlplane.control_plane import ComponentError, Options
     from flyball_testbed.controlplane.network import NetworkError
@@ -144,6 +145,8 @@ def up(
     if [bare, api_only, install].count(True) > 1:
         fail("devcluster", "--bare, --api-only and --install exclude each other")
     everything = not (real or bare or api_only)
+    if everything and product not in CATALOGUE:
+        fail("devcluster", f"--product {product} is none of the GPUs that are simulated: {', '.join(CATALOGUE)}")
     addresses: Mapping[str, str] = {}
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
