@@ -92,7 +92,9 @@ def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], A
             f"no answer from {host or 'the API server'}: {error}; see that it runs and that the address is right "
             "(kubectl cluster-info)",
         )
-    except (CredentialsError, NoSuchEmergency, NoSuchObject, CommandError, ValueError) as error:
+    except CredentialsError as error:
+        fail(command, str(error) if access.kubeconfig else f"{error}; --kubeconfig FILE or $KUBECONFIG names another")
+    except (NoSuchEmergency, NoSuchObject, CommandError, ValueError) as error:
         fail(command, error)
 
 

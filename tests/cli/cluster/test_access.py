@@ -75,10 +75,14 @@ def test_no_cluster_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> Non
     assert output.count("\n") == 1
 
 
-def test_no_kubeconfig_and_no_such_context_are_one_line(tmp_path: Path) -> None:
+def test_no_kubeconfig_and_no_such_context_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, output = run("top", "--once", "--kubeconfig", str(tmp_path / "none"))
     assert (status, output.count("\n")) == (1, 1)
-    assert "No such file" in output
+    assert output.endswith("none: No such file or directory\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    status, output = run("top", "--once")
+    assert (status, output.count("\n")) == (1, 1)
+    assert "No such file or directory; --kubeconfig FILE or $KUBECONFIG names another" in output
     status, output = run("top", "--once", "--kubeconfig", str(kubeconfig(tmp_path)), "--context", "other")
     assert status == 1
     assert "there is no context 'other'" in output
@@ -126,5 +130,7 @@ def test_a_kind_alone_asks_for_the_name(kind: str) -> None:
 
 
 def test_a_kind_that_is_none() -> None:
-    with pytest.raises(typer.BadParameter, match="none of job"):
+    with pytest.raises(typer.BadParameter, match=r"none of job \(eaj\), cap \(pcap\), node \(gpun\)"):
         kind_of("pods")
+    with pytest.raises(typer.BadParameter, match=r"none of cap \(pcap\)$"):
+        kind_of("pods", ("PowerCap",))
