@@ -46,7 +46,9 @@ class PlannerOptions:
             return None
         try:
             token = self.token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise ValueError(f"token file {self.token_file}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
             raise ValueError(f"token file {self.token_file}: {error}") from error
         if len(token) < LEAST_TOKEN_LENGTH or not token.isprintable() or " " in token:
             raise ValueError(
