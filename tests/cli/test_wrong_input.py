@@ -15,6 +15,8 @@ from tests.support.command_line import flyball
         ("report --price -1", "'--price': -1 is too small; wanted at least 0"),
         ("report --co2 -4", "'--co2': -4 is too small; wanted at least 0"),
         ("report --pue 0.5", "'--pue': 0.5 is too small; wanted at least 1"),
+        ("agent release --node-name n --journal-dir /missing", "'--journal-dir': dir '/missing' does not exist"),
+        ("agent resume --node-name n --journal-dir /missing", "'--journal-dir': dir '/missing' does not exist"),
         ("devcluster up --product H1000", "--product H1000 is none of the GPUs that are simulated: NVIDIA-A100"),
     ],
 )

@@ -13,7 +13,7 @@ from flyball_kube.process.log_settings import LogSettings
 from flyball_cli.components.options import ENVIRONMENT, takes
 
 NodeName = Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")]
-JournalFolder = Annotated[Path, typer.Option(help="Where the node's journal lies.")]
+JournalFolder = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Where the node's journal lies.")]
 JOURNAL_FOLDER = Path("/var/lib/flyball")
 
 
