@@ -120,7 +120,10 @@ def test_what_is_missing_is_one_line(bench: Bench, viewer: Path) -> None:
     assert "you have no right to list energyawarejobs.flyball.dev in the whole cluster" in output
     assert "the ClusterRole flyball-viewer has it" in output
     status, output = run(viewer, "why", "nothing", "-n", bench.namespace)
-    assert output == f"flyball why: there is no EnergyAwareJob nothing in the namespace {bench.namespace}\n"
+    assert output == (
+        f"flyball why: there is no EnergyAwareJob nothing in the namespace {bench.namespace} "
+        "(kubectl get energyawarejobs --all-namespaces)\n"
+    )
     status, output = run(viewer, "logs", "nothing", "-n", bench.namespace)
     assert status == 1
     assert "there is no EnergyAwareJob nothing" in output
@@ -162,7 +165,7 @@ def test_a_deleted_cap_is_released_after_asking(bench: Bench, viewer: Path) -> N
     assert (status, "deleted, and held" in output) == (0, True)
     bench.wait(lambda: bench.cap("hall") is None, lambda: "the cap gone")
     status, output = run(administrator, "release", "cap", cap, "--yes")
-    assert output == f"flyball release: there is no PowerCap {cap}\n"
+    assert output == f"flyball release: there is no PowerCap {cap} (kubectl get powercaps)\n"
 
 
 def test_an_emergency_is_declared_seen_and_ended(bench: Bench, viewer: Path) -> None:

@@ -71,7 +71,6 @@ def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], A
     from flyball_kube.emergency import NoSuchEmergency
     from flyball_kube.errors import ApiError, ApiUnreachable
     from flyball_kube.session import ApiSession
-    from flyball_views.why.reasons import NoSuchObject
 
     host = ""
 
@@ -94,8 +93,13 @@ def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], A
         )
     except CredentialsError as error:
         fail(command, str(error) if access.kubeconfig else f"{error}; --kubeconfig FILE or $KUBECONFIG names another")
-    except (NoSuchEmergency, NoSuchObject, CommandError, ValueError) as error:
+    except (NoSuchEmergency, CommandError, ValueError) as error:
         fail(command, error)
+
+
+def listing(kind: str) -> str:
+    """The command that lists what there is of a kind."""
+    return f"kubectl get {kind.lower()}s{' --all-namespaces' if kind == 'EnergyAwareJob' else ''}"
 
 
 def refusal(error: ApiError) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, Namespace
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, Namespace, listing
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -151,7 +151,9 @@ async def ranks_of(session: ApiSession, namespace: str, job: str) -> tuple[int, 
         found = read_energy_aware_job(await session.get(ENERGY_AWARE_JOBS.path(namespace, job)))
     except ApiError as error:
         if error.not_found and "could not find the requested resource" not in error.message:
-            raise CommandError(f"there is no EnergyAwareJob {job} in the namespace {namespace}") from error
+            raise CommandError(
+                f"there is no EnergyAwareJob {job} in the namespace {namespace} ({listing('EnergyAwareJob')})"
+            ) from error
         raise
     raw = await list_all(session, PODS, namespace, labelSelector=f"{LABEL_JOB_UID}={found.uid}")
     return found.last_incarnation, sorted(_rank_pod(pod) for pod in raw)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, listing
 
 if TYPE_CHECKING:
     from flyball_api.gpu_node import GpuNode
@@ -80,7 +80,7 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
         raw = await session.get(_resource(kind).path(name=name))
     except ApiError as error:
         if error.not_found and "could not find the requested resource" not in error.message:
-            raise CommandError(f"there is no {kind} {name}") from error
+            raise CommandError(f"there is no {kind} {name} ({listing(kind)})") from error
         raise
     if kind == "PowerCap":
         cap = read_power_cap(raw)

@@ -10,12 +10,14 @@ from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster.access import (
     Access,
+    CommandError,
     Context,
     Kubeconfig,
     Namespace,
     OperatorNamespace,
     TextOutput,
     TextOutputOption,
+    listing,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def register(app: typer.Typer) -> None:
         found = on_cluster(
             "why",
             Access(kubeconfig, context, target.namespace),
-            lambda session, of: explain(session, target.kind, target.name, of, operator_namespace),
+            lambda session, of: _explained(session, target, of, operator_namespace),
         )
         if output is TextOutput.JSON:
             import msgspec
@@ -115,6 +117,16 @@ def register(app: typer.Typer) -> None:
             typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
             return
         typer.echo(explanation_text(found, invocation(), terminal_width()))
+
+
+async def _explained(session: ApiSession, target: Target, namespace: str, operator_namespace: str) -> Explanation:
+    """As `explain`; raises CommandError, with what lists those that there are, where there is no such object."""
+    from flyball_views.why.reasons import NoSuchObject
+
+    try:
+        return await explain(session, target.kind, target.name, namespace, operator_namespace)
+    except NoSuchObject as error:
+        raise CommandError(f"{error} ({listing(target.kind)})") from error
 
 
 async def explain(session: ApiSession, kind: str, name: str, namespace: str, operator_namespace: str) -> Explanation:
