@@ -23,6 +23,17 @@ UNSCHEDULABLE = 'persistentvolumeclaim "data" not found'
 IMAGE = 'Back-off pulling image "train"'
 QUOTA = 'jobs.batch "job-0-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1'
 SECURITY = 'pods "job-0-1-0" is forbidden: violates PodSecurity "restricted:latest"'
+ACCOUNT = 'pods "job-0-1-" is forbidden: error looking up service account team/missing: serviceaccount "missing" not found'
+NODE_NAME = 'Pod "job-0-1-0-x" is invalid: spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared'
+TEMPLATE = 'Job.batch "job-0-1" is invalid: spec.template.spec.containers[0].name: Invalid value: "Not A Name"'
+# What the Job controller says of pods that it cannot make.
+FAILED_CREATES = {"security": SECURITY, "account": ACCOUNT, "nodeName": NODE_NAME}
+# How the API server refuses an object, and of which kind.
+REFUSED_POSTS = {
+    "job": ("jobs", False, 403, "Forbidden", QUOTA),
+    "service": ("services", False, 403, "Forbidden", QUOTA),
+    "template": ("jobs", True, 422, "Invalid", TEMPLATE),
+}
 
 
 class Stuck(Workloads):
@@ -35,9 +46,10 @@ class Stuck(Workloads):
         handle = world.api.handle
 
         def refusing(method: str, path: str, params: dict[str, str], body: Any) -> Json:
-            if (method, plural_of(path), cause) == ("POST", "jobs", "job") and "dryRun" not in params:
+            plural, dry, code, reason, words = REFUSED_POSTS.get(cause, ("", False, 0, "", ""))
+            if (method, plural_of(path), "dryRun" in params) == ("POST", plural, dry):
                 self._said()
-                raise ApiError(403, "Forbidden", QUOTA, f"{method} {path}")
+                raise ApiError(code, reason, words, f"{method} {path}")
             return handle(method, path, params, body)
 
         world.api.handle = refusing  # type: ignore[method-assign]
@@ -46,7 +58,7 @@ class Stuck(Workloads):
         self.said_at = self.said_at or asyncio.get_running_loop().time()
 
     def _made(self, change: Change) -> None:
-        if self.cause != "pods" or change.kind != "ADDED":
+        if self.cause not in FAILED_CREATES or change.kind != "ADDED":
             super()._made(change)
             return
         self._said()
@@ -54,7 +66,7 @@ class Stuck(Workloads):
         involved = {"kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
         said = {
             "reason": "FailedCreate",
-            "message": f"Error creating: {SECURITY}",
+            "message": f"Error creating: {FAILED_CREATES[self.cause]}",
             "lastTimestamp": "2030-06-01T12:00:00Z",
         }
         self._world.api.put("events", {"metadata": {"name": "refused"}, "involvedObject": involved, **said})
@@ -117,7 +129,11 @@ def test_a_wait_of_a_minute_is_written_soon_after_it() -> None:
         ("unschedulable", "Unschedulable", UNSCHEDULABLE),
         ("image", "ImagePullFailed", IMAGE),
         ("job", "QuotaExceeded", QUOTA),
-        ("pods", "PodSecurityViolated", SECURITY),
+        ("service", "QuotaExceeded", QUOTA),
+        ("template", "InvalidSpec", TEMPLATE),
+        ("security", "PodSecurityViolated", SECURITY),
+        ("account", "ServiceAccountNotFound", ACCOUNT),
+        ("nodeName", "PodsRefused", NODE_NAME),
     ],
 )
 def test_what_keeps_a_job_from_running_is_said_within_five_seconds(cause: str, reason: str, words: str) -> None:
