@@ -18,13 +18,18 @@ from tests.support.schedules.workloads import WholeOperatorProcess, Workloads, j
 from tests.support.schedules.world import Beginning, World
 
 BEGINNING = Beginning((10, 10, 10), (False,) * 3, ((MIN, 1.0),) * (len(NODES) * GPUS))
+TRAINER: Json = {"containers": [{"name": "trainer", "image": "train"}]}
 SECONDS = 5.0  # from when somebody has said it at the API server
 UNSCHEDULABLE = 'persistentvolumeclaim "data" not found'
 IMAGE = 'Back-off pulling image "train"'
 QUOTA = 'jobs.batch "job-0-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1'
 SECURITY = 'pods "job-0-1-0" is forbidden: violates PodSecurity "restricted:latest"'
-ACCOUNT = 'pods "job-0-1-" is forbidden: error looking up service account team/missing: serviceaccount "missing" not found'
-NODE_NAME = 'Pod "job-0-1-0-x" is invalid: spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared'
+ACCOUNT = (
+    'pods "job-0-1-" is forbidden: error looking up service account team/missing: serviceaccount "missing" not found'
+)
+NODE_NAME = (
+    'Pod "job-0-1-0-x" is invalid: spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared'
+)
 TEMPLATE = 'Job.batch "job-0-1" is invalid: spec.template.spec.containers[0].name: Invalid value: "Not A Name"'
 # What the Job controller says of pods that it cannot make.
 FAILED_CREATES = {"security": SECURITY, "account": ACCOUNT, "nodeName": NODE_NAME}
@@ -151,6 +156,43 @@ def test_what_keeps_a_job_from_running_is_said_within_five_seconds(cause: str, r
             world.show_pods()
             world.api.put(ENERGY_AWARE_JOBS.plural, job(0))
             await until(lambda: workloads.said_at > 0, "the cause is there", 30.0)
+            await until(lambda: status().get("state") == reason, f"{reason}; it says {status()}", SECONDS)
+            assert words in status()["explanation"]
+        finally:
+            await world.close()
+
+    assert not run(Schedule(1, BEGINNING, ()), play=play).violation
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        ({"template": {"spec": {**TRAINER, "nodeSelector": {"disk": "ssd"}}}}, "NoNodeFits", "no label disk=ssd"),
+        ({"gpus": {"min": 1024, "max": 1024}}, "ExceedsCluster", "needs 1024 GPUs, and the cluster has "),
+        ({"gpus": {"min": 1, "max": 1, "resourceName": "amd.com/gpu"}}, "UnknownGpuResource", "amd.com/gpu"),
+        (
+            {"energy": {"budgetKilojoules": 1, "onExhausted": "Suspend"}},
+            "BudgetTooSmall",
+            "energy.budgetKilojoules is 1",
+        ),
+    ],
+    ids=["selector", "size", "resource", "budget"],
+)
+def test_what_nothing_can_be_planned_of_is_said_within_five_seconds(spec: Json, reason: str, words: str) -> None:
+    async def play(world: World, schedule: Schedule) -> None:
+        world.operator_kind = WholeOperatorProcess
+        Workloads(world)
+
+        def status() -> Json:
+            return dict(world.api.items["energyawarejobs"]["job-0"].get("status") or {})
+
+        try:
+            await world.begin(schedule.beginning)
+            for machine in world.machines.values():
+                machine.held = {}
+            world.show_pods()
+            await asyncio.sleep(10.0)  # of virtual time: it leads by then
+            world.api.put(ENERGY_AWARE_JOBS.plural, job(0, **spec))
             await until(lambda: status().get("state") == reason, f"{reason}; it says {status()}", SECONDS)
             assert words in status()["explanation"]
         finally:
