@@ -41,6 +41,30 @@ def test_a_throttled_job_that_goes_over_its_budget_is_told_before_it_does(bench:
     bench.wait_running("over")
 
 
+def test_a_throttled_job_stops_where_it_may_go_no_further_beyond_its_budget(bench: Bench) -> None:
+    energy = {"budgetKilojoules": 2, "onExhausted": "Throttle", "maxOverrunPermille": 500}
+    bench.submit("over", gpus=(8, 8), iterations=LONG, energy=energy)
+    bench.wait_told("over", "Warning", "BudgetExhausted", "energy.onExhausted is Throttle")
+    raw = bench.wait_said("over", "Admitted", "WaitingForBudget", "energy.maxOverrunPermille 500")
+    assert raw["status"]["energy"]["consumedKilojoules"] >= 3
+    bench.wait(lambda: not bench.objects("pods"), lambda: f"its pods have left; {bench.job('over')}")
+    bench.change("over", energy={"budgetKilojoules": 10**6})
+    bench.wait_running("over")
+
+
+@pytest.mark.parametrize(("follows", "word"), [("Suspend", "WaitingForBudget"), ("Fail", "Failed")])
+def test_a_job_whose_budget_is_spent_waits_or_fails(bench: Bench, follows: str, word: str) -> None:
+    """Nobody knows how long it trains, and so whether its budget is enough: it begins."""
+    training = {"globalBatchSize": 256, "modelClass": "resnet50"}
+    energy = {"budgetKilojoules": 2, "onExhausted": follows}
+    bench.submit("spends", gpus=(8, 8), iterations=LONG, training=training, energy=energy)
+    bench.wait_told("spends", "Warning", "BudgetExhausted", f"energy.onExhausted is {follows}")
+    raw = bench.wait_job("spends", lambda raw: (raw or {})["status"].get("state") == word, word)
+    assert "energy budget of 2 kJ" in raw["status"]["explanation"]
+    assert (condition(raw, "BudgetHealthy"), reason(raw, "BudgetHealthy")) == ("False", "Exhausted")
+    bench.wait(lambda: not any(node["spec"].get("jobs") for node in bench.gpu_nodes()), lambda: "nothing is granted")
+
+
 def test_of_a_job_that_another_controller_manages_not_one_word_is_written(bench: Bench) -> None:
     made = bench.submit("theirs", gpus=(2, 2), iterations=LONG, managedBy="someone.else/queue")
     bench.submit("ours", gpus=(2, 2), iterations=LONG)
@@ -62,6 +86,32 @@ def test_kubectl_waits_for_a_job_that_runs(bench: Bench) -> None:
     words = "clocks.minMegahertz 9999 is above 1410 MHz, the highest there is"
     assert words in message(raw, "BoundsKept")
     bench.wait_told("awaited", "Warning", "BoundsOutOfRange", words)
+
+
+def test_bounds_below_what_a_gpu_can_take_are_said_with_what_is_used_instead(bench: Bench) -> None:
+    bench.submit("low", gpus=(2, 2), iterations=LONG, clocks={"maxMegahertz": 1}, powerLimit={"maxWatts": 1})
+    raw = bench.wait_running("low")
+    assert (condition(raw, "BoundsKept"), reason(raw, "BoundsKept")) == ("False", "OutOfRange")
+    words = (
+        "clocks.maxMegahertz 1 is below 210 MHz, the lowest there is; "
+        "powerLimit.maxWatts 1 is below 100 W, the smallest there is: that is used instead"
+    )
+    assert message(raw, "BoundsKept") == words
+    bench.wait_told("low", "Warning", "BoundsOutOfRange", words)
+    allocation = raw["status"]["allocation"]
+    assert (allocation["clockMegahertz"], allocation["powerLimitWatts"]) == (210, 100)
+    assert "price" not in raw["status"]["explanation"], "no price holds it at its lowest clock"
+
+
+def test_a_deadline_that_nothing_meets_is_said_with_the_nearest_that_can_be_met(bench: Bench) -> None:
+    due = (datetime.now(UTC) + timedelta(minutes=2)).replace(microsecond=0).isoformat()
+    bench.submit("hurried", gpus=(2, 2), iterations=LONG, deadline=due)
+    raw = bench.wait_running("hurried")
+    assert (condition(raw, "DeadlineAtRisk"), reason(raw, "DeadlineAtRisk")) == ("True", "NoAllocationMeetsIt")
+    assert "the earliest possible is 2" in message(raw, "DeadlineAtRisk")
+    assert raw["status"]["state"] == "DeadlineAtRisk"
+    bench.wait_told("hurried", "Warning", "DeadlineAtRisk", "the earliest possible is 2")
+    assert (condition(raw, "Ready"), reason(raw, "Ready")) == ("True", "DeadlineAtRisk")
 
 
 def test_a_deadline_that_is_past_is_said_and_hurries_nobody(bench: Bench) -> None:
