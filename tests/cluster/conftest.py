@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,21 @@ def bench(site: Site) -> Iterator[Bench]:
     made = bench_on(site)
     yield made
     made.clean()
+
+
+@pytest.fixture
+def neighbour(bench: Bench) -> Iterator[Bench]:
+    """Another namespace on the same site."""
+    namespace = f"test-{uuid.uuid4().hex[:8]}"
+    bench.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    bench.api.wait_for(account, lambda found: found is not None)
+    made = Bench(bench.site, namespace)
+    yield made
+    # What holds for the whole site, `bench` awaits.
+    for raw in made.objects("energyawarejobs", "/apis/flyball.dev/v1alpha1"):
+        bench.api.delete(made.path(raw["metadata"]["name"]))
+    made.wait(lambda: not made.objects("pods"), lambda: f"no pods in {namespace}")
 
 
 @dataclass

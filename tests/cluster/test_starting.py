@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pytest
+from flyball_testbed.controlplane.nodes import set_cordoned
 from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
 
-from tests.support.site_bench import Bench, applied_gpus, condition, message, reason
+from tests.support.site_bench import GROUP, Bench, applied_gpus, condition, message, reason
 
 LONG = 1_000_000
 RESERVED = {"key": "example.com/reserved", "value": "yes", "effect": "NoSchedule"}
@@ -56,6 +59,9 @@ def test_pods_that_cannot_be_placed_say_why(bench: Bench, spec: dict[str, Any], 
     raw = bench.wait_said("stuck", "Placed", expected, words)
     assert raw["status"]["state"] == expected
     bench.wait_told("stuck", "Warning", expected, words)
+    bench.submit("other", gpus=(2, 2), iterations=LONG)
+    bench.wait_running("other")  # by then the first one has been looked at often
+    assert sum(why == expected for _, why, _ in bench.events("stuck")) == 1, "told once"
 
 
 @pytest.mark.parametrize(
@@ -126,22 +132,51 @@ def test_a_job_that_no_node_can_take_holds_nothing(bench: Bench, spec: dict[str,
 
 
 def test_jobs_go_where_their_pods_fit(bench: Bench, reserved_nodes: None) -> None:
-    """Three nodes are tainted, the fourth offers seven of its eight GPUs."""
-    tolerant = template(tolerations=[{"key": "example.com/reserved", "operator": "Exists"}])
-    for number in range(3):
-        bench.submit(f"fits-{number}", gpus=(8, 8), iterations=LONG, template=tolerant)
-    bench.submit("small", gpus=(4, 8), iterations=LONG)
+    """Three nodes are tainted, the fourth offers seven of its eight GPUs: of ten jobs nine run, each where it can."""
+    for name, rack in (("node-000", "a"), ("node-001", "b"), ("node-002", "a")):
+        bench.label_node(name, "rack", rack)
+    racks = {"key": "rack", "operator": "In", "values": ["a"]}
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [racks]}]}
+        }
+    }
+    tolerations = [{"key": "example.com/reserved", "operator": "Exists"}]
+    wanted: dict[str, tuple[int, dict[str, Any] | None, set[str]]] = {
+        **{f"either-{number}": (4, {"affinity": affinity}, {"node-000", "node-002"}) for number in range(4)},
+        **{f"there-{number}": (4, {"nodeSelector": {"rack": "b"}}, {"node-001"}) for number in range(2)},
+        **{f"free-{gpus}": (gpus, None, {"node-003"}) for gpus in (4, 2, 1)},
+    }
+    for name, (gpus, where, _) in wanted.items():
+        given = {} if where is None else {"template": template(tolerations=tolerations, **where)}
+        bench.submit(name, gpus=(gpus, gpus), iterations=LONG, **given)
     bench.submit("never", gpus=(8, 8), iterations=LONG)
-    bench.wait_said(
-        "never",
-        "Admitted",
-        "NoNodeFits",
-        "0 of 4 nodes fit: 3 have taint example.com/reserved=yes, 1 has 7 of 8 GPUs",
-    )
-    for number in range(3):
-        bench.wait_running(f"fits-{number}", 8)
-    small = bench.wait_running("small", 4)
-    assert [item["name"] for item in small["status"]["applied"]["nodes"]] == ["node-003"]
+    words = "0 of 4 nodes fit: 3 have taint example.com/reserved=yes, 1 has 7 of 8 GPUs"
+    bench.wait_said("never", "Admitted", "NoNodeFits", words)
+    bench.wait_told("never", "Warning", "NoNodeFits", words)
+    for name, (gpus, _, nodes) in wanted.items():
+        raw = bench.wait_running(name, gpus)
+        assert {item["name"] for item in raw["status"]["applied"]["nodes"]} <= nodes, name
+
+
+def test_a_cordoned_node_keeps_its_job_and_gets_no_other(bench: Bench) -> None:
+    bench.submit("first", gpus=(4, 4), iterations=LONG)
+    (place,) = bench.wait_running("first", 4)["status"]["applied"]["nodes"]
+    set_cordoned(bench.api, place["name"])
+    try:
+        for number in range(3):
+            bench.submit(f"other-{number}", gpus=(8, 8), iterations=LONG)
+        for number in range(3):
+            nodes = bench.wait_running(f"other-{number}", 8)["status"]["applied"]["nodes"]
+            assert place["name"] not in {item["name"] for item in nodes}
+        bench.submit("waits", gpus=(4, 4), iterations=LONG)
+        bench.wait_job("waits", lambda raw: condition(raw, "Admitted") == "False", "waits")
+        assert reason(bench.job("waits"), "Admitted") == "WaitingForGpus"
+        first = bench.job("first") or {}
+        assert (condition(first, "PodsReady"), first["status"]["applied"]["incarnation"]) == ("True", 1)
+    finally:
+        set_cordoned(bench.api, place["name"], False)
+    bench.wait_running("waits", 4)
 
 
 def test_what_can_never_run_says_so(bench: Bench) -> None:
@@ -178,6 +213,65 @@ def test_gpus_that_a_job_cannot_use_go_to_another(bench: Bench) -> None:
     # Its turn comes again, and again.
     bench.wait_job("stuck", lambda raw: (raw or {})["status"].get("startAttempts", 0) > attempts, "tried again")
     bench.wait_at_floor()
+
+
+SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "quota", "labels", "kind", "expected", "words"),
+    [
+        ({"serviceAccountName": "missing"}, {}, {}, "Placed", "ServiceAccountNotFound", '"missing" not found'),
+        ({"nodeName": "node-000"}, {}, {}, "Placed", "PodsRefused", "nodeName"),
+        ({}, {"pods": "0"}, {}, "Placed", "QuotaExceeded", "requested: pods=1"),
+        ({}, {"count/jobs.batch": "0"}, {}, "Placed", "QuotaExceeded", "requested: count/jobs.batch=1"),
+        ({}, {"services": "0"}, {}, "Placed", "QuotaExceeded", "requested: services=1"),
+        ({}, {}, SECURITY, "Placed", "PodSecurityViolated", "violates PodSecurity"),
+    ],
+    ids=["account", "nodeName", "pods", "jobs", "services", "security"],
+)
+def test_whatever_keeps_pods_from_running_their_gpus_go_to_another_namespace(
+    bench: Bench,
+    neighbour: Bench,
+    spec: dict[str, Any],
+    quota: dict[str, str],
+    labels: dict[str, str],
+    kind: str,
+    expected: str,
+    words: str,
+) -> None:
+    bench.set_quota(quota)
+    bench.api.patch(f"/api/v1/namespaces/{bench.namespace}", {"metadata": {"labels": labels}})
+    bench.submit("stuck", gpus=(32, 32), iterations=LONG, template=template(**spec), startupTimeoutSeconds=5)
+    bench.wait_said("stuck", kind, expected, words)
+    neighbour.submit("next", gpus=(32, 32), iterations=LONG)
+    neighbour.wait_running("next", 32)
+    bench.wait_told("stuck", "Warning", "StartTimedOut", expected, words, "the next start is at")
+    stuck = bench.wait_job("stuck", lambda raw: (raw or {})["status"].get("startAttempts", 0) >= 1, "counted")
+    assert applied_gpus(stuck) == 0
+
+
+def posts_of_jobs(bench: Bench) -> int:
+    """How often the API server has been asked to make a batch Job, dry runs included."""
+    text = bench.api.request("GET", "/metrics")
+    lines = re.findall(r"^apiserver_request_total{(.*)} (\S+)$", text, re.MULTILINE)
+    return sum(int(float(count)) for labels, count in lines if 'resource="jobs"' in labels and 'verb="POST"' in labels)
+
+
+def test_five_hundred_denied_jobs_are_no_storm_of_requests(bench: Bench) -> None:
+    bench.set_quota({"count/jobs.batch": "0"})
+    names = [f"denied-{number:03d}" for number in range(500)]
+    bench.api.for_each(lambda name: bench.submit(name, gpus=(1, 1), iterations=LONG, startupTimeoutSeconds=5), names)
+
+    def told() -> set[str]:
+        jobs = bench.objects("energyawarejobs", GROUP)
+        return {raw["metadata"]["name"] for raw in jobs if reason(raw, "Placed") == "QuotaExceeded"}
+
+    bench.wait(lambda: bool(told()), lambda: "one of them says so")
+    asked, began = posts_of_jobs(bench), time.monotonic()
+    bench.wait(lambda: posts_of_jobs(bench) >= asked + 40, lambda: f"they ask again: {posts_of_jobs(bench) - asked}")
+    assert time.monotonic() - began > 40 / 5
+    assert told()
 
 
 def test_the_service_is_there_before_any_pod_runs_and_repaired(bench: Bench) -> None:

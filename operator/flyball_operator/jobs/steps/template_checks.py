@@ -18,7 +18,7 @@ from flyball_operator.jobs.steps.step import LiveJob
 
 # Before the API server is asked again about a template, where it gave no answer.
 CHECK_AGAIN_SECONDS = 5.0
-# For so long a template that it has taken stands for others like it: policies may change.
+# For so long a template with which nothing is wrong stands for others like it: policies may change.
 PASSED_SECONDS = 300.0
 MAX_PASSED = 4096
 
@@ -27,7 +27,9 @@ class TemplateChecks:
     """Which templates are to be checked, and the answers, during one leader's term."""
 
     def __init__(self) -> None:
-        self._passed: OrderedDict[bytes, float] = OrderedDict()  # what was taken, and when; the oldest first
+        self._passed: OrderedDict[bytes, float] = (
+            OrderedDict()
+        )  # with what nothing is wrong, and when; the oldest first
 
     def step(
         self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
@@ -47,14 +49,18 @@ class TemplateChecks:
         return list(found.values())
 
     def answered(self, record: JobRecord, job: EnergyAwareJob, result: WriteResult, monotonic: float) -> None:
-        """Take in what the API server says of a job's template; what it refuses for another reason may pass by then."""
+        """Take in what the API server says of a job's template.
+
+        What it refuses for another reason, a quota say, may pass by then. It looks at the template before that, so those
+        like it need not ask: five hundred that a quota denies would ask for minutes.
+        """
         if result.invalid:
             record.invalid, record.invalid_generation = result.invalid, job.generation
         if result.outcome is Outcome.UNKNOWN:
             record.check_at = monotonic + CHECK_AGAIN_SECONDS
             return
         record.checked_generation = job.generation
-        if result.done:
+        if not result.invalid:
             alike = _digest(job)
             self._passed[alike] = monotonic
             self._passed.move_to_end(alike)

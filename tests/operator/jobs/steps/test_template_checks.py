@@ -71,6 +71,15 @@ def test_what_is_refused_is_said_of_each_in_its_own_words() -> None:
     assert [asked.records[job.uid].invalid for job in asked.jobs] == [INVALID.invalid, ""]
 
 
+def test_what_a_quota_refuses_has_nothing_wrong_and_those_alike_do_not_ask() -> None:
+    asked = Asked()
+    asked.submit("a", "b", "c")
+    assert asked.due() == ["a"]
+    asked.answer("a", WriteResult(Outcome.REFUSED, message="exceeded quota: bound"))
+    assert asked.due() == []
+    assert not any(record.invalid for record in asked.records.values())
+
+
 def test_no_answer_is_no_word_on_it() -> None:
     asked = Asked()
     asked.submit("a", "b")
