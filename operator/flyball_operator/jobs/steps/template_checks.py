@@ -27,9 +27,8 @@ class TemplateChecks:
     """Which templates are to be checked, and the answers, during one leader's term."""
 
     def __init__(self) -> None:
-        self._passed: OrderedDict[bytes, float] = (
-            OrderedDict()
-        )  # with what nothing is wrong, and when; the oldest first
+        # Those with which nothing is wrong, and since when; the oldest first.
+        self._passed: OrderedDict[bytes, float] = OrderedDict()
 
     def step(
         self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
