@@ -41,6 +41,8 @@ def schedule_plot(
     for path in frontiers:
         try:
             document = read_json(path)
+            if "points" in document and "timeline" not in document:  # of groups, or of Kareus
+                raise ValueError("it has points, and no schedule that could be drawn")
             _check_stages(document["timeline"], document["schedule"])
             _check_stages(document["flat_out"]["timeline"], document["flat_out"]["schedule"])
             if flat_out and not panels:

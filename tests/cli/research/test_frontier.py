@@ -256,10 +256,15 @@ def test_the_pictures_of_the_documents_are_drawn() -> None:
 
 def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    path.write_text('{"points": []}')
-    result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
-    assert result.exit_code == 2
-    assert "other.json: not what `flyball frontier` writes: 'timeline' is missing" in result.output
+    for text, message in (
+        ("{}", "'timeline' is missing"),
+        ('{"points": []}', "it has points, and no schedule that could be drawn"),
+        ("stage,instruction", "no JSON: line 1, column 1: Expecting value"),
+    ):
+        path.write_text(text)
+        result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
+        assert result.exit_code == 2
+        assert f"other.json: not what `flyball frontier` writes: {message}" in result.output
 
 
 def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
