@@ -55,5 +55,8 @@ def test_the_same_line_makes_it_plan_nodes(registered: str) -> None:
 
 
 def test_without_the_line_the_names_that_there_are_are_listed() -> None:
-    with pytest.raises(ValueError, match=r"'smallest-first' is unknown; there is powerflow-paper, .*, fifo"):
+    with pytest.raises(
+        ValueError,
+        match=r"'smallest-first' is unknown; there is powerflow-paper, .*, fifo, each .* with .zeus or .priced",
+    ):
         policy_named("smallest-first")

@@ -55,9 +55,9 @@ def calibrate(
 
     \b
       clock_megahertz,workload,power_watts
-      1410,bert,395.2
-      1125,bert,262.0
-      210,idle,57.9
+      1410,bert,61.3
+      1125,bert,44.8
+      210,idle,16.9
 
     How to measure: lock a clock (nvidia-smi --lock-gpu-clocks=1125), run the workload for some seconds, note its mean
     power, and go on with the next, from the highest to about half of it, 50 MHz apart or closer, with two workloads or

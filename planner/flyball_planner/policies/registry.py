@@ -47,7 +47,10 @@ def policy_named(name: str) -> Policy:
     """
     base, rule = parted(name)
     if base not in POLICIES:
-        raise ValueError(f"policy {base!r} is unknown; there is {', '.join(POLICIES)}")
+        raise ValueError(
+            f"policy {base!r} is unknown; there is {', '.join(POLICIES)}, each alone or, where it chooses no clocks, with "
+            f"{' or '.join(SUFFIXES)} at its end"
+        )
     return rule(POLICIES[base]())
 
 

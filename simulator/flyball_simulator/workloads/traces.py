@@ -80,6 +80,8 @@ def read_trace(path: Path, trace_format: str | None = None) -> LoadedTrace:
         with _opened(path) as stream:
             reading = _Reading(path, stream)
             return reading.trace(given)
+    except FileNotFoundError as error:
+        raise TraceError(f"{path}: there is no such file") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as a trace: {error}") from error
 
