@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flyball_kube.resources import GPU_NODES, POWER_BRAKES, POWER_CAPS
 from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_testbed.parts import OPERATOR
 from flyball_testbed.workload.devices import hardware_path
 
 from tests.support.site_bench import Bench, condition, is_enforced_at, reason
@@ -250,3 +251,40 @@ def test_neither_forged_labels_nor_a_ghost_keep_a_cut_from_their_node(bench: Ben
     bench.wait_enforced("site", low)
     assert bench.limits_watts() <= low
     assert bench.overshoot_watts("site") == 0.0
+
+
+def used_kilojoules(bench: Bench) -> float:
+    """What the counters of all GPUs of the site stand at, as their agents have reported it."""
+    devices = (device for node in bench.gpu_nodes() for device in node["status"].get("devices") or ())
+    return float(sum(device["energyMillijoules"] for device in devices)) / 1e6
+
+
+def charged_kilojoules(bench: Bench) -> int:
+    """What is charged to the energy budget of the site's cap."""
+    period = ((bench.cap("site") or {}).get("status") or {}).get("energyPeriod") or {}
+    return int(period.get("consumedKilojoules", 0))
+
+
+def test_what_is_used_while_no_operator_runs_is_charged_to_the_budget_of_its_cap(bench: Bench) -> None:
+    full = bench.site.plan.max_watts
+    bench.set_cap("site", full, energyBudget={"kilojoules": 10**7, "periodSeconds": 86_400})
+    bench.wait_enforced("site", full)
+    load(bench)
+    earlier = used_kilojoules(bench)
+    for _ in range(2):  # what is charged then goes by later counters
+        seen = charged_kilojoules(bench)
+        bench.wait(lambda seen=seen: charged_kilojoules(bench) > seen, lambda: f"charged: {bench.cap('site')}")  # type: ignore[misc]
+    before = charged_kilojoules(bench)
+    bench.site.parts[OPERATOR].kill()
+    try:
+        left = used_kilojoules(bench)
+        bench.wait(lambda: used_kilojoules(bench) > left + 100, lambda: f"used: {used_kilojoules(bench) - left} kJ")
+        away = used_kilojoules(bench) - left
+    finally:
+        bench.site.start_part(OPERATOR)
+    bench.wait(
+        lambda: charged_kilojoules(bench) - before >= 0.99 * away,
+        lambda: f"{charged_kilojoules(bench) - before} kJ of {away} are charged",
+    )
+    charged = charged_kilojoules(bench) - before
+    assert charged <= 1.01 * (used_kilojoules(bench) - earlier) + 1, "and nothing twice"
