@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from flyball_testbed.controlplane.api import Json
-from flyball_testbed.controlplane.nodes import set_not_ready
+from flyball_testbed.controlplane.nodes import delete_nodes, set_not_ready
 from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
 from flyball_testbed.parts import OPERATOR
 
@@ -103,6 +105,11 @@ def ends_at_once(exit_code: int) -> dict[str, Any]:
 
 def test_a_loop_of_clean_looking_exits_ends_after_its_restarts(bench: Bench) -> None:
     bench.submit("loop", gpus=(2, 2), iterations=LONG, failurePolicy={"maxRestarts": 2}, template=ends_at_once(143))
+    raw = bench.wait_job(
+        "loop", lambda raw: ((raw or {}).get("status") or {}).get("state") == "RestartBackOff", "between two starts"
+    )
+    assert "exit code 143" in raw["status"]["explanation"]
+    assert "; the next start is at 2" in raw["status"]["explanation"]
     raw = bench.wait_job("loop", lambda raw: condition(raw, "Failed") == "True", "failed for good")
     status = raw["status"]
     assert (status["restarts"], status["allocation"]["incarnation"]) == (2, 3)
@@ -174,3 +181,26 @@ def test_jobs_leave_a_node_that_is_lost(bench: Bench) -> None:
         assert status.get("restarts", 0) == 0
     finally:
         set_not_ready(bench.api, place["name"], False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_job_on_a_node_that_is_deleted_goes_elsewhere_and_that_does_not_count(
+    make_site: Callable[..., Bench],
+) -> None:
+    bench = make_site(nodes=2)
+    bench.submit("moving", gpus=(8, 8), iterations=LONG)
+    (place,) = wait_incarnation(bench, "moving", 1)["applied"]["nodes"]
+    delete_nodes(bench.api, [place["name"]])
+    words = f"is on node {place['name']}, which is gone"
+    bench.wait_told("moving", "Warning", "NodeLost", "pod moving-1-0-", words)
+    assert condition(bench.job("moving"), "PodsReady") == "False"
+    raw = bench.wait_job(  # once the garbage collector of pods has found it
+        "moving",
+        lambda raw: (((raw or {}).get("status") or {}).get("applied") or {}).get("incarnation") == 2,
+        "running as incarnation 2",
+        120.0,
+    )
+    assert [item["name"] for item in raw["status"]["applied"]["nodes"]] != [place["name"]]
+    assert raw["status"].get("restarts", 0) == 0
+    assert not raw["status"].get("failures"), "it was moved"
