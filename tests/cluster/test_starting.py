@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from flyball_kube.errors import ApiError
 from flyball_testbed.controlplane.nodes import set_cordoned
 from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
 
@@ -113,6 +115,31 @@ def test_an_image_that_does_not_come_is_said(bench: Bench) -> None:
     bench.wait_told("pulling", "Warning", "ImagePullFailed", 'Back-off pulling image "example.org/trainer"')
     # Its gates opened with its watts: that the image does not come is no doubt about the limits of its GPUs.
     bench.wait_job("pulling", lambda raw: condition(raw, "PowerLimitsEnforced") == "True", "its limits acknowledged")
+
+
+def test_an_image_that_does_not_come_leaves_its_gpus_to_another(bench: Bench, neighbour: Bench) -> None:
+    slow = template({START_DELAY_ANNOTATION: "1h"})
+    bench.submit("pulling", gpus=(32, 32), iterations=LONG, template=slow, startupTimeoutSeconds=8)
+    state = {"waiting": {"reason": "ErrImagePull", "message": "no such manifest"}}
+    waiting = {"name": "trainer", "image": "example.org/trainer", "imageID": "", "ready": False, "restartCount": 0}
+
+    def timed_out() -> bool:
+        """Whether it is told so; the kubelets of its pods say why meanwhile."""
+        for pod in bench.objects("pods"):
+            if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
+                path = f"/api/v1/namespaces/{bench.namespace}/pods/{pod['metadata']['name']}/status"
+                with contextlib.suppress(ApiError):  # it is gone by now
+                    bench.api.patch(path, {"status": {"containerStatuses": [{**waiting, "state": state}]}})
+        words = ("ImagePullFailed", "ErrImagePull: no such manifest", "the next start is at")
+        return any(why == "StartTimedOut" and all(word in note for word in words) for _, why, note in said())
+
+    def said() -> list[tuple[str, str, str]]:
+        return bench.events("pulling")
+
+    bench.wait_job("pulling", lambda raw: condition(raw, "Placed") == "True", "bound")
+    neighbour.submit("next", gpus=(32, 32), iterations=LONG)
+    bench.wait(timed_out, lambda: f"told so; {said()}")
+    neighbour.wait_running("next", 32)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -279,3 +280,28 @@ def test_a_cap_that_goes_up_and_down_leaves_a_job_that_it_has_paused_until_its_t
     assert reason(bench.job("soft"), "Admitted") == "PowerBackOff"
     assert (bench.job("soft") or {})["status"]["allocation"]["incarnation"] == 1
     assert sum(why == "Paused" for _, why, _ in bench.events("soft")) == 1
+
+
+def test_the_tables_of_nodes_and_caps_are_in_watts(bench: Bench) -> None:
+    watts = bench.site.plan.max_watts // 2
+    bench.set_cap("site", watts)
+    bench.wait_enforced("site", watts)
+    plane = bench.site.cluster.control_plane
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "get"]
+
+    def shown(*what: str) -> list[dict[str, str]]:
+        """kubectl's table, row by row: each cell by its heading."""
+        header, *rows = subprocess.run(
+            [*command, *what], check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+        starts = [found.start() for found in re.finditer(r"\S+", header)]
+        ends = [*starts[1:], None]
+        cells = [[row[begin:end].strip() for begin, end in zip(starts, ends, strict=True)] for row in rows]
+        return [dict(zip(header.split(), row, strict=True)) for row in cells]
+
+    nodes = shown("gpunodes")
+    assert len(nodes) == bench.site.plan.nodes
+    assert all(re.fullmatch(r"[\d.]+ k?W", node["LIMITS"]) and node["READY"] == "True" for node in nodes), nodes
+    assert sum(float(node["LIMITS"].split()[0]) * (1000 if "k" in node["LIMITS"] else 1) for node in nodes) <= watts
+    (cap,) = shown("powercaps", bench.cap_name("site"))
+    assert str(watts) in " ".join(cap.values()), cap
