@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flyball_testbed.controlplane.api import Json
+from flyball_testbed.parts import OPERATOR
 
 from tests.support.site_bench import Bench, condition, reason
 
@@ -76,6 +77,10 @@ def test_a_budget_that_is_spent_stops_a_namespace_and_no_new_job_gets_it_back(be
     )
     spent = consumed_kilojoules(bench.energy_quota())
     assert spent >= 2
+    # Neither a status that is lost, nor a new operator, nor a new job gives any of it back.
+    bench.api.patch(f"{bench.path('thirsty')}/status", {"status": {"energy": None, "progress": None}})
+    bench.site.parts[OPERATOR].kill()
+    bench.site.start_part(OPERATOR)
     bench.api.delete(bench.path("thirsty"))
     bench.submit("again", gpus=(8, 8), iterations=LONG)
     bench.wait_said("again", "Admitted", "QuotaExceeded", words)
