@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PLANNED = "test_a_job_under_way"
 METER = "test_each_number_of_a_meter_makes_another_run"
 
-SHOWN: dict[str, dict[str, str | tuple[str, str]]] = {
+SHOWN: dict[str, dict[str, str | tuple[str, ...]]] = {
     "energyawarejobs": {
         "gpus.min": (PLANNED, "test_memory_and_batch_bound_the_sizes"),
         "gpus.max": (PLANNED, "test_a_job_grows_only_if_that_pays_for_its_restart"),
@@ -183,7 +183,7 @@ def test_every_kind_that_people_write_is_here() -> None:
     assert set(SHOWN) == written
 
 
-def _tests_of(shown: str | tuple[str, str]) -> tuple[str, ...]:
+def _tests_of(shown: str | tuple[str, ...]) -> tuple[str, ...]:
     return (shown,) if isinstance(shown, str) else shown
 
 
