@@ -74,6 +74,25 @@ def test_a_crash_counts_and_the_next_incarnation_goes_on(bench: Bench) -> None:
     assert energy_is_known({"status": status})
 
 
+def test_what_a_program_said_at_its_end_stands_in_the_status_and_in_an_event(bench: Bench) -> None:
+    bench.submit("spoke", gpus=(2, 2), iterations=LONG)
+    wait_incarnation(bench, "spoke", 1)
+    pod = running_pod(bench)
+    words = "x" * 3000 + " CUDA out of memory"
+    terminated = {"exitCode": 1, "reason": "Error", "message": words}
+    container = {**pod["status"]["containerStatuses"][0], "ready": False, "state": {"terminated": terminated}}
+    bench.api.patch(
+        f"/api/v1/namespaces/{bench.namespace}/pods/{pod['metadata']['name']}/status",
+        {"status": {"phase": "Failed", "containerStatuses": [container]}},
+    )
+    (failure,) = wait_incarnation(bench, "spoke", 2)["failures"]
+    assert (failure["incarnation"], failure["exitCode"], failure["counted"]) == (1, 1, True)
+    assert (failure["pod"], failure["node"]) == (pod["metadata"]["name"], pod["spec"]["nodeName"])
+    assert failure["message"].endswith(" CUDA out of memory")
+    assert len(failure["message"]) < len(words), "its end alone"
+    bench.wait_told("spoke", "Warning", "Restarting", "exit code 1", "CUDA out of memory", "restart 1 of 3")
+
+
 def test_the_last_crash_ends_the_job_and_leaves_its_pod_to_be_looked_at(bench: Bench) -> None:
     bench.submit("hopeless", gpus=(2, 2), iterations=LONG, failurePolicy={"maxRestarts": 0})
     bench.wait_running("hopeless")

@@ -17,11 +17,20 @@ from tests.support.operator_objects import Json, job_view, pod_view, raw_node, r
 NAMES = ("nvidia.com/gpu", "example.com/gpu")
 
 
-def node(name: str, *, allocatable: int = 8, cpu: str = "128", labels: Json | None = None, **keywords: Any) -> NodeInfo:
+def node(
+    name: str,
+    *,
+    allocatable: int = 8,
+    cpu: str = "128",
+    storage: str = "1Ti",
+    labels: Json | None = None,
+    **keywords: Any,
+) -> NodeInfo:
     raw = raw_node(name, **keywords)
     raw["metadata"]["labels"] |= labels or {}
     resource = keywords.get("resource", "nvidia.com/gpu")
-    raw["status"]["allocatable"] = {resource: str(allocatable), "cpu": cpu, "memory": "512Gi"}
+    free = {"cpu": cpu, "memory": "512Gi", "ephemeral-storage": storage}
+    raw["status"]["allocatable"] = {resource: str(allocatable), **free}
     return read_nodes([read_node(raw, NAMES)], {}, [], frozenset())[name]
 
 
@@ -98,6 +107,14 @@ def test_the_nodes_that_can_take_a_pod(spec: Json, nodes: str) -> None:
         return
     assert (fit.eligible_nodes if fit.eligible_nodes is not None else frozenset("abcd")) == frozenset(nodes)
     assert (fit.refusal is None) == bool(nodes)
+
+
+def test_ephemeral_storage_is_looked_at_too() -> None:
+    two = node("a"), node("b", storage="10Gi")
+    assert fit_of(job(gpus=(1, 8), requests={"ephemeral-storage": "50Gi"}), *two).eligible_nodes == {"a"}
+    refusal = fit_of(job(requests={"ephemeral-storage": "2Ti"}), *two).refusal
+    assert refusal is not None
+    assert "0 of 2 nodes fit: 2 have less than 2048 GiB of ephemeral storage free" in refusal.message
 
 
 def test_what_the_nodes_lack_is_counted() -> None:
