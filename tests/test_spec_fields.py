@@ -87,7 +87,10 @@ SHOWN: dict[str, dict[str, str | tuple[str, ...]]] = {
             "test_the_job_says_how_long_a_start_may_take",
             "test_gpus_that_a_job_cannot_use_go_to_another",
         ),
-        "ttlSecondsAfterFinished": "test_ended_jobs_are_removed_after_their_time",
+        "ttlSecondsAfterFinished": (
+            "test_ended_jobs_are_removed_after_their_time",
+            "test_a_job_that_has_ended_goes_after_its_time",
+        ),
     },
     "powercaps": {
         "watts": "test_a_cap_is_lowered_before_anything_is_raised",

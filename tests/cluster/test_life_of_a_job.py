@@ -28,6 +28,16 @@ def test_submit_run_succeed(bench: Bench) -> None:
     bench.wait_at_floor()
 
 
+def test_a_job_that_has_ended_goes_after_its_time(bench: Bench) -> None:
+    bench.submit("brief", gpus=(1, 1), iterations=20, ttlSecondsAfterFinished=5)
+    bench.wait_succeeded("brief")
+    bench.wait(lambda: bench.job("brief") is None, lambda: f"gone: {bench.job('brief')}")
+    bench.wait(
+        lambda: not bench.objects("pods") and not bench.objects("jobs", "/apis/batch/v1"),
+        lambda: f"nothing is left of it: {bench.objects('pods')}",
+    )
+
+
 def test_the_pods_get_what_launchers_read(bench: Bench) -> None:
     bench.submit("wide", gpus=(16, 16), iterations=100_000)
     bench.wait_running("wide", 16)

@@ -204,6 +204,7 @@ def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
     )
     bench.wait(lambda: reason(bench.cap("nowhere"), "Enforced") == "NoNodes", lambda: f"{bench.cap('nowhere')}")
     assert condition(bench.cap("nowhere"), "Enforced") == "Unknown"
+    assert message(bench.cap("nowhere"), "Enforced") == "no node with GPUs is under the cap: see its nodeSelector"
     bench.wait(lambda: condition(bench.cap("odd"), "ScheduleInvalid") == "True", lambda: f"{bench.cap('odd')}")
     assert "cron '0 99 * * *'" in message(bench.cap("odd"), "ScheduleInvalid")
     for name, told in (("nowhere", "NoNodes"), ("odd", "ScheduleInvalid")):
