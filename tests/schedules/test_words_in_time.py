@@ -90,34 +90,40 @@ class Stuck(Workloads):
         return api.put("pods", {**pod, "spec": spec, "status": status})
 
 
+async def begin_without_pods(world: World, schedule: Schedule) -> None:
+    """Begin with the whole operator, and nothing on any GPU."""
+    world.operator_kind = WholeOperatorProcess
+    await world.begin(schedule.beginning)
+    for machine in world.machines.values():
+        machine.held = {}
+    world.show_pods()
+
+
+def status(world: World, name: str = "job-0") -> Json:
+    return dict(world.api.items["energyawarejobs"][name].get("status") or {})
+
+
 def test_a_wait_of_a_minute_is_written_soon_after_it() -> None:
     async def play(world: World, schedule: Schedule) -> None:
-        world.operator_kind = WholeOperatorProcess
         Workloads(world)
 
-        def status(name: str) -> Json:
-            return dict(world.api.items["energyawarejobs"][name].get("status") or {})
-
         try:
-            await world.begin(schedule.beginning)
-            for machine in world.machines.values():
-                machine.held = {}
-            world.show_pods()
+            await begin_without_pods(world, schedule)
             count = len(NODES) * GPUS + 1
             for index in range(count):
                 world.api.put(ENERGY_AWARE_JOBS.plural, job(index))
             names = [f"job-{index}" for index in range(count)]
 
             def queued() -> list[str]:
-                return [name for name in names if status(name).get("queue", {}).get("waiting") == 1]
+                return [name for name in names if status(world, name).get("queue", {}).get("waiting") == 1]
 
             await until(lambda: len(queued()) == 1, "all run but one", 30.0)
             (waiting,) = queued()
             await asyncio.sleep(60.0)  # of virtual time
             await until(
                 lambda: (
-                    datetime.fromisoformat(status(waiting)["time"])
-                    >= datetime.fromisoformat(status(waiting)["waitingSince"]) + timedelta(minutes=1)
+                    datetime.fromisoformat(status(world, waiting)["time"])
+                    >= datetime.fromisoformat(status(world, waiting)["waitingSince"]) + timedelta(minutes=1)
                 ),
                 "the status of a wait of a minute, from which its Event follows, is written",
                 2 * SECONDS,
@@ -143,21 +149,14 @@ def test_a_wait_of_a_minute_is_written_soon_after_it() -> None:
 )
 def test_what_keeps_a_job_from_running_is_said_within_five_seconds(cause: str, reason: str, words: str) -> None:
     async def play(world: World, schedule: Schedule) -> None:
-        world.operator_kind = WholeOperatorProcess
         workloads = Stuck(world, cause)
 
-        def status() -> Json:
-            return dict(world.api.items["energyawarejobs"]["job-0"].get("status") or {})
-
         try:
-            await world.begin(schedule.beginning)
-            for machine in world.machines.values():
-                machine.held = {}
-            world.show_pods()
+            await begin_without_pods(world, schedule)
             world.api.put(ENERGY_AWARE_JOBS.plural, job(0))
             await until(lambda: workloads.said_at > 0, "the cause is there", 30.0)
-            await until(lambda: status().get("state") == reason, f"{reason}; it says {status()}", SECONDS)
-            assert words in status()["explanation"]
+            await until(lambda: status(world).get("state") == reason, f"{reason}; it says {status(world)}", SECONDS)
+            assert words in status(world)["explanation"]
         finally:
             await world.close()
 
@@ -180,21 +179,14 @@ def test_what_keeps_a_job_from_running_is_said_within_five_seconds(cause: str, r
 )
 def test_what_nothing_can_be_planned_of_is_said_within_five_seconds(spec: Json, reason: str, words: str) -> None:
     async def play(world: World, schedule: Schedule) -> None:
-        world.operator_kind = WholeOperatorProcess
         Workloads(world)
 
-        def status() -> Json:
-            return dict(world.api.items["energyawarejobs"]["job-0"].get("status") or {})
-
         try:
-            await world.begin(schedule.beginning)
-            for machine in world.machines.values():
-                machine.held = {}
-            world.show_pods()
+            await begin_without_pods(world, schedule)
             await asyncio.sleep(10.0)  # of virtual time: it leads by then
             world.api.put(ENERGY_AWARE_JOBS.plural, job(0, **spec))
-            await until(lambda: status().get("state") == reason, f"{reason}; it says {status()}", SECONDS)
-            assert words in status()["explanation"]
+            await until(lambda: status(world).get("state") == reason, f"{reason}; it says {status(world)}", SECONDS)
+            assert words in status(world)["explanation"]
         finally:
             await world.close()
 
