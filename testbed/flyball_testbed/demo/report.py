@@ -37,6 +37,11 @@ class CapStep:
     limits_fell_watts: float | None = None
     nodes_lowered: int | None = None
 
+    @property
+    def lowered_limits(self) -> bool:
+        """Whether limits fell by a watt or more."""
+        return self.limits_fell_watts is not None and self.limits_fell_watts >= 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -86,8 +91,8 @@ class Outcome:
     @property
     def remarks(self) -> list[str]:
         """What the run leaves open, though it is a success."""
-        falls = [step.limits_fell_watts for step in self.cap_steps if step.limits_fell_watts is not None]
-        if falls and max(falls) < 1.0:
+        measured = [step for step in self.cap_steps if step.limits_fell_watts is not None]
+        if measured and not any(step.lowered_limits for step in measured):
             return ["no step of the cap had to lower a limit, which shows little: run more jobs, or cap lower"]
         return []
 
@@ -142,7 +147,7 @@ class Outcome:
         for step in self.cap_steps:
             took = "never" if step.seconds is None else f"{step.seconds:.2f} s"
             table.add_row(f"cap {step.watts / 1000:.1f} kW enforced after", took, "–", "")
-            if step.limits_fell_watts is not None and step.limits_fell_watts >= 1.0:
+            if step.limits_fell_watts is not None and step.lowered_limits:
                 fell = f"{step.limits_fell_watts / 1000:.1f} kW, {step.nodes_lowered} nodes"
                 table.add_row("  limits fell by then by", fell, "–", "")
         if self.boot is not None:
