@@ -50,9 +50,9 @@ from flyball_agent.pods.kubelet import (
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_testbed.realnode.gpus import build_library
 
 FLYBALL = str(Path(sysconfig.get_path("scripts")) / "flyball")
-NVML_SOURCE = Path(__file__).parents[1] / "simulated_gpu" / "nvml"
 NODE, PODS = "node-0", 4
 RENEW_SECONDS, SCRAPE_SECONDS = 2.0, 15.0
 KIBI = 1024
@@ -390,7 +390,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fb") as folder:
         if not arguments.real:
-            subprocess.run(["make", "-s", "-C", NVML_SOURCE, f"DESTINATION={folder}"], check=True)
+            build_library(Path(folder))
         return 0 if asyncio.run(measure(arguments, Path(folder))) else 1
 
 

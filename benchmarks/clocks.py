@@ -1,4 +1,4 @@
-"""How soon a computation's clock reaches the GPU: from the client's call to the driver, through two processes of the agent.
+"""How soon a computation's clock reaches the GPU: from the client's call to the driver, by three of the agent's processes.
 
     python benchmarks/clocks.py [--changes 1000] [--zeusd ~/.cargo/bin/zeusd]
 
@@ -113,9 +113,6 @@ class Way:
         self.ask(megahertz)
         self.call_processor_time.append((time.thread_time() - worked) * 1e6)
         self.took.append(microseconds_until(self.device, megahertz, begun))
-
-    def quantile(self, share: float) -> float:
-        return quantile(self.took, share)
 
 
 def through_the_agent(folder: Path, device: SimulatedDevice) -> Way:
@@ -240,7 +237,7 @@ def main() -> int:
     for way in ways:
         print(shown(way.name, way.took))
     print(shown("the client's CPU", through.call_processor_time))
-    more, cost = through.quantile(0.99) - nvml.quantile(0.99), statistics.fmean(through.call_processor_time)
+    more, cost = quantile(through.took, 0.99) - quantile(nvml.took, 0.99), statistics.fmean(through.call_processor_time)
     kept = more <= TARGET_MORE_MICROSECONDS and cost <= TARGET_CALL_MICROSECONDS
     verdict = "kept" if kept else "NOT KEPT"
     print(
