@@ -486,6 +486,11 @@ def test_no_order_of_sets_and_no_lie_passes_the_larger_of_grant_and_before(
                 enforced[change.uuid] = change.new_milliwatts
             true_total = sum(max(requested[name], enforced[name]) for name in requested)
             assert true_total <= bound
+    if all(what == "done" for what in outcomes):
+        wanted = {name: target.limit_milliwatts or 0 for name, target in targets.items()}
+        below = [name for name, ok in usable.items() if ok and requested[name] < wanted[name]]
+        room = granted - sum(requested.values())
+        assert not below or room <= 0  # nothing is held back that the grant would allow
 
 
 WHOLE_WATTS = st.integers(100, 400).map(lambda watts: watts * 1000)
