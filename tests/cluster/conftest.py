@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.site import Site, SitePlan
 
 from tests.support.last_words import Sections, last_words
-from tests.support.site_bench import Bench, bench_on
+from tests.support.site_bench import GROUP, Bench, bench_on
 
 # Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
 QUICK = (
@@ -64,16 +63,12 @@ def bench(site: Site) -> Iterator[Bench]:
 @pytest.fixture
 def neighbour(bench: Bench) -> Iterator[Bench]:
     """Another namespace on the same site."""
-    namespace = f"test-{uuid.uuid4().hex[:8]}"
-    bench.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-    bench.api.wait_for(account, lambda found: found is not None)
-    made = Bench(bench.site, namespace)
+    made = bench_on(bench.site)
     yield made
     # What holds for the whole site, `bench` awaits.
-    for raw in made.objects("energyawarejobs", "/apis/flyball.dev/v1alpha1"):
+    for raw in made.objects("energyawarejobs", GROUP):
         bench.api.delete(made.path(raw["metadata"]["name"]))
-    made.wait(lambda: not made.objects("pods"), lambda: f"no pods in {namespace}")
+    made.wait(lambda: not made.objects("pods"), lambda: f"no pods in {made.namespace}")
 
 
 @dataclass
