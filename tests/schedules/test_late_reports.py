@@ -9,7 +9,7 @@ from flyball_kube.resources import GPU_NODES
 from flyball_simulated_gpu.device import DeviceFault
 
 from tests.support.power_cluster import GPUS, LARGEST, MIN, NODES
-from tests.support.schedules.faults import Schedule
+from tests.support.schedules.faults import Fault, Schedule, schedule_of
 from tests.support.schedules.memory_api import Json
 from tests.support.schedules.run import run
 from tests.support.schedules.world import Beginning, World
@@ -62,3 +62,14 @@ async def a_driver_is_loaded_anew_while_a_report_is_held_up(world: World, schedu
 def test_a_report_that_comes_after_a_later_one_brings_nothing_back() -> None:
     outcome = run(Schedule(1, BEGINNING, ()), play=a_driver_is_loaded_anew_while_a_report_is_held_up)
     assert not outcome.violation
+
+
+def test_a_report_that_is_held_up_for_too_long_lifts_no_doubt_that_there_was_before() -> None:
+    """The doubt began when the Node was away; meanwhile the agent dies and its driver is loaded anew, which nobody sees."""
+    seed = 15012775
+    faults = (
+        Fault(6.70, "Node is deleted and registered again", "c", 4.33, 474),
+        Fault(10.41, "requests and answers are lost, late or doubled", "c", 2.50, 557),
+        Fault(13.92, "driver reload while the agent is away", "c", 6.64, 173),
+    )
+    assert not run(Schedule(seed, schedule_of(seed).beginning, faults)).violation

@@ -55,6 +55,12 @@ class _Pulse(Struct):
     clock: _NodeClock | None = None
     doubted_at: float | None = None
 
+    def doubt_silence(self, timeout_seconds: float, monotonic: float) -> None:
+        """A silence that is too long by now is a doubt from when it came to be, also where there was another before it."""
+        silent_at = self.alive_at + timeout_seconds
+        if monotonic > silent_at and (self.doubted_at is None or self.doubted_at < silent_at):
+            self.doubted_at = silent_at
+
 
 class Heartbeats:
     """Remembers when each agent was last alive, by its reports.
@@ -81,8 +87,11 @@ class Heartbeats:
             if pulse is None:
                 pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
             elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
+                # Whenever it is seen: what was made before the silence was too long does not end it.
+                pulse.doubt_silence(self._timeout_seconds, monotonic)
                 _take_in(pulse, gpu_node, monotonic)
-            if name in signs or (pulse.doubted_at is None and monotonic - pulse.alive_at > self._timeout_seconds):
+            pulse.doubt_silence(self._timeout_seconds, monotonic)
+            if name in signs:
                 pulse.doubted_at = monotonic
         for name in self._pulses.keys() - gpu_nodes.keys():
             del self._pulses[name]

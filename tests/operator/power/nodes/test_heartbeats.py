@@ -136,7 +136,7 @@ def test_reports_that_come_to_seem_late_keep_an_agent_doubted_for_ten_times_as_l
     """Of a machine that was paused for so long, whose clock stood still, or behind an API server that is so slow now."""
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 0.0)
-    end = 10 * (behind - 75.0)
+    end = 10 * (behind + 1.0 - 75.0)  # the last report is as old as that before the next one comes, a second later
     silent = {
         at: silent_after(beats, {"a": made(5000.0 + at - behind)}, float(at)) for at in range(int(behind) + 1, 3000)
     }
@@ -192,6 +192,24 @@ def test_a_report_that_was_made_after_the_silence_was_noticed_ends_it() -> None:
     for seconds in (175.5, 180.0, 185.0, 190.0):
         assert "a" in silent_after(beats, {"a": made(5000.0)}, seconds)
     assert silent_after(beats, {"a": made(5078.0)}, 191.0) == {}, "made at 178 or little later"
+
+
+@pytest.mark.parametrize("looked_between", [True, False])
+def test_a_silence_that_follows_a_doubt_is_another_one(looked_between: bool) -> None:
+    """Made after the sign and held up for longer than anybody may be silent: much may have befallen the node since."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    silent_after(beats, {"a": made(5000.0)}, 120.0, {"a"})
+    if looked_between:
+        assert "a" in silent_after(beats, {"a": made(5000.0)}, 176.0)
+    assert "a" in silent_after(beats, {"a": made(5030.0)}, 177.0), "made at 130 to 138, before the silence was too long"
+    assert silent_after(beats, {"a": made(5077.5)}, 178.0) == {}
+
+
+def test_a_silence_counts_from_when_it_was_too_long_and_not_from_when_somebody_looked() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    assert silent_after(beats, {"a": made(5080.0)}, 190.0) == {}, "made at 180, and the silence was too long at 175"
 
 
 def test_an_agent_that_says_nothing_of_its_rounds_is_alive_when_its_reports_are_seen() -> None:
