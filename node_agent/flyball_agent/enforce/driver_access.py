@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from flyball_agent.enforce.driver_session import DriverSessionTracker
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.calls import DriverCalls, calls_for
+from flyball_agent.gpu.calls import DirectCalls, DriverCalls
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError
+from flyball_agent.gpu.worker_calls import WorkerCalls
+from flyball_agent.gpu.worker_driver import WorkerDriver
 
 
 class AbsentDriver(GpuDriver):
     """Stands for a driver that is not open now; `error` says why. Its session is like no other's."""
 
     name = "absent"
-    calls_block = False
     version = ""
 
     def __init__(self, error: GpuError, boot_id: str) -> None:
@@ -40,6 +41,11 @@ class AbsentDriver(GpuDriver):
         """There is nothing to release."""
 
 
+def calls_for(driver: GpuDriver) -> DriverCalls:
+    """The way of calling that a driver needs."""
+    return WorkerCalls(driver) if isinstance(driver, WorkerDriver) else DirectCalls()
+
+
 class DriverAccess:
     """One node's driver. `swap` takes another one."""
 
@@ -57,7 +63,6 @@ class DriverAccess:
     def swap(self, driver: GpuDriver) -> GpuDriver:
         """Go on with this driver, in a new session; the one before, which is still to be closed."""
         before = self.driver
-        self.calls.close()
         self.driver = driver
         self.session.begin_anew(driver)
         self.calls = calls_for(driver)

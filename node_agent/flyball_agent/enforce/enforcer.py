@@ -390,8 +390,6 @@ class Enforcer:
             with contextlib.suppress(JournalError):
                 self._journal.note(Forgotten(tuple(gone)))
 
-    def close(self) -> bool:
-        """Stop; every limit and lock stays as it is. True where no driver call is under way any more."""
-        idle = self._access.calls.close()
+    def close(self) -> None:
+        """Stop; every limit and lock stays as it is."""
         self._journal.close()
-        return idle

@@ -15,6 +15,7 @@ from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import FoundGpu, found_gpus
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, GpuError, GpuReading
+from flyball_agent.gpu.operations import Read, ReadPowerLimit
 
 # After so many rounds in which every GPU failed the way a restart may mend, the driver is opened anew.
 ROUNDS_BEFORE_EXIT = 10
@@ -40,14 +41,12 @@ class GpuReader:
             return frozenset()
         before = {uuid: self._state.gpus[uuid].limit for uuid in uuids}
         results = await self._access.calls.each(
-            "read power limit", [(uuid, self._access.gpus[uuid].read_power_limit) for uuid in uuids]
+            "read power limit", [(self._access.gpus[uuid], ReadPowerLimit()) for uuid in uuids]
         )
         return frozenset(uuid for uuid, result in zip(uuids, results, strict=True) if result == before[uuid])
 
     async def read(self) -> None:
-        results = await self._access.calls.each(
-            "read", [(uuid, driver.read) for uuid, driver in self._access.gpus.items()]
-        )
+        results = await self._access.calls.each("read", [(gpu, Read()) for gpu in self._access.gpus.values()])
         if self._access.session.reloaded():
             was, now = self._state.session.driver_load, self._access.session.session.driver_load
             self._log.warning("driver reloaded", was=was, now=now)

@@ -18,7 +18,7 @@ _MICROSECONDS = NANOSECONDS // 1_000_000
 class SetLatency(Struct, frozen=True):
     """Half of the last `sets` clocks of a GPU were set within the median, 99 of 100 within `p99_microseconds`.
 
-    From when the call was handed to the GPU's lane to when it returned, so what it waited for there is in it. `last_ns`, of
+    From when the call was handed over to when it returned, so that what it waited for is in it. `last_ns`, of
     CLOCK_BOOTTIME, is when the last one was set.
     """
 
@@ -28,6 +28,18 @@ class SetLatency(Struct, frozen=True):
     last_ns: int
 
 
+class CallTimes:
+    """How long calls that are handed over now take, by GPU: `returned` is told of each where it returns, in any thread."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._begun_ns = clock_ns()
+        self.nanoseconds: dict[str, int] = {}
+
+    def returned(self, uuid: str) -> None:
+        self.nanoseconds[uuid] = self._clock_ns() - self._begun_ns
+
+
 class SetLatencies:
     """The last calls that set a clock, by GPU, in one session of the driver: another one's may take another time."""
 
@@ -35,16 +47,6 @@ class SetLatencies:
         self._clock_ns = clock_ns
         self._session: DriverSession | None = None
         self._kept: dict[str, deque[int]] = {}
-
-    def timed(self, call: Callable[[], object]) -> Callable[[], int]:
-        """The call, handed over now; what it gives is how many nanoseconds that was ago when it returned."""
-        handed_over_ns = self._clock_ns()
-
-        def timed() -> int:
-            call()
-            return self._clock_ns() - handed_over_ns
-
-        return timed
 
     def take(self, uuid: str, session: DriverSession, latency_ns: int) -> SetLatency:
         """Count a call that has returned without an error; what is known with it."""

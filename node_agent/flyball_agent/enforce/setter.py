@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from flyball_api.grant import Grant
 from flyball_kube.process.logs import get_logger
@@ -12,13 +11,25 @@ from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
 from flyball_agent.enforce.decisions import Mode, SetLimit, Target
 from flyball_agent.enforce.driver_access import DriverAccess
-from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.enforce.gpu_state import ClockLock, GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT, GpuReader
 from flyball_agent.enforce.records import Intent, Intents
-from flyball_agent.enforce.set_latencies import SetLatencies
+from flyball_agent.enforce.set_latencies import CallTimes, SetLatencies
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.gpu import GpuError, NotSupported
+from flyball_agent.gpu.operations import (
+    EnablePersistence,
+    GpuCall,
+    LockClocks,
+    ReadPowerLimit,
+    SetPowerLimit,
+    UnlockClocks,
+)
+
+
+def _call_for(lock: ClockLock) -> GpuCall[None]:
+    return LockClocks(lock.min_megahertz, lock.max_megahertz) if lock.is_range else UnlockClocks()
 
 
 class GpuSetter:
@@ -72,14 +83,9 @@ class GpuSetter:
         drivers = [self._access.gpus[change.uuid] for change in sets]
         done = await self._access.calls.each(
             f"set power limit ({kind})",
-            [
-                (driver.uuid, partial(driver.set_power_limit_milliwatts, change.new_milliwatts))
-                for driver, change in zip(drivers, sets, strict=True)
-            ],
+            [(driver, SetPowerLimit(change.new_milliwatts)) for driver, change in zip(drivers, sets, strict=True)],
         )
-        back = await self._access.calls.each(
-            "read power limit", [(driver.uuid, driver.read_power_limit) for driver in drivers]
-        )
+        back = await self._access.calls.each("read power limit", [(driver, ReadPowerLimit()) for driver in drivers])
         counts, to_log = self._state.counts, []
         for change, outcome, read_back in zip(sets, done, back, strict=True):
             gpu = self._state.gpus[change.uuid]
@@ -135,7 +141,7 @@ class GpuSetter:
         if not drivers:
             return
         self._asked_to_persist.update(driver.uuid for driver in drivers)
-        calls = [(driver.uuid, driver.enable_persistence_mode) for driver in drivers]
+        calls = [(driver, EnablePersistence()) for driver in drivers]
         for driver, error in zip(drivers, await self._access.calls.each("enable persistence mode", calls), strict=True):
             if error is not None:
                 self._state.counts.errors[(error.operation, error.code)] += 1
@@ -144,15 +150,9 @@ class GpuSetter:
     async def set_locks(self, targets: Mapping[str, Target]) -> None:
         gpus = [gpu for uuid in targets if (gpu := self._state.gpus.get(uuid)) is not None]
         sets = decisions.clock_locks(gpus, targets)
-        calls: list[tuple[str, Callable[[], int]]] = []
-        for change in sets:
-            driver, lock = self._access.gpus[change.uuid], change.lock
-            call: Callable[[], None] = driver.reset_locked_clocks
-            if lock.is_range:
-                call = partial(driver.set_locked_clocks_megahertz, lock.min_megahertz, lock.max_megahertz)
-            calls.append((change.uuid, self._latencies.timed(call)))
-        session = self._state.session
-        outcomes = await self._access.calls.each("lock clocks", calls)
+        calls = [(self._access.gpus[change.uuid], _call_for(change.lock)) for change in sets]
+        session, took = self._state.session, CallTimes(self._clock_ns)
+        outcomes = await self._access.calls.each("lock clocks", calls, took.returned)
         if self._state.session != session:
             return  # another driver by now, or the same loaded anew, which knows of no lock
         for change, outcome in zip(sets, outcomes, strict=True):
@@ -165,6 +165,6 @@ class GpuSetter:
                 continue
             latency = gpu.set_latency
             if change.lock.is_range:  # to remove a lock is another call, and none that a computation waits for
-                latency = self._latencies.take(change.uuid, session, outcome)
+                latency = self._latencies.take(change.uuid, session, took.nanoseconds[change.uuid])
             now_ns = self._clock_ns()
             self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=now_ns, set_latency=latency))

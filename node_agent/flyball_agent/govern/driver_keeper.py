@@ -124,11 +124,10 @@ class DriverKeeper:
         else:
             self._enforcer.state.must_exit = f"opening the driver: {failure!r}"
 
-    def close(self, idle: bool) -> None:
-        """Close the driver, where no call of it is under way, and one that is only being opened as soon as it is."""
+    def close(self) -> None:
+        """Close the driver, and one that is only being opened as soon as it is."""
         if self._opening is not None:
             self._opening.add_done_callback(close_late)
         if self._letting_go is not None:
             self._letting_go.close()
-        if idle:  # a library that is shut down under a call of its own takes the process with it
-            self._enforcer.close_driver()
+        self._enforcer.close_driver()

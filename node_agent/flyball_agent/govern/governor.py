@@ -358,5 +358,5 @@ class Governor:
         if self._setting_clocks is not None:
             self._setting_clocks.cancel()
         self._remember(self._clock_ns())
-        idle = self.enforcer.close()
-        self._keeper.close(idle)
+        self.enforcer.close()
+        self._keeper.close()

@@ -346,10 +346,9 @@ XID_MEANINGS = MappingProxyType(
 
 
 class GpuDriver(ABC):
-    """The GPUs of one node. `calls_block`: a call may take milliseconds or hang, and belongs off the event loop."""
+    """The GPUs of one node."""
 
     name: str
-    calls_block: bool
 
     @property
     @abstractmethod

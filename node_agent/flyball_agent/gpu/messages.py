@@ -6,13 +6,11 @@ import socket
 from typing import Any
 
 import msgspec
-from flyball_api.values.units import MilliwattsPerGpu
 from msgspec import Struct
 
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
     DriverUnavailable,
-    Gpu,
     GpuError,
     GpuLimits,
     GpuLost,
@@ -30,47 +28,10 @@ from flyball_agent.gpu.gpu import (
     UnopenedGpu,
     XidError,
 )
+from flyball_agent.gpu.operations import AnyGpuCall
 
 # 256 GPUs with all their clocks are a third of this.
 MAX_PACKET_BYTES = 160 * 1024
-
-
-class Read(Struct, frozen=True, tag=True):
-    def on(self, gpu: Gpu) -> GpuReading:
-        return gpu.read()
-
-
-class ReadPowerLimit(Struct, frozen=True, tag=True):
-    def on(self, gpu: Gpu) -> PowerLimitReading:
-        return gpu.read_power_limit()
-
-
-class SetPowerLimit(Struct, frozen=True, tag=True):
-    limit_milliwatts: MilliwattsPerGpu
-
-    def on(self, gpu: Gpu) -> None:
-        gpu.set_power_limit_milliwatts(self.limit_milliwatts)
-
-
-class LockClocks(Struct, frozen=True, tag=True):
-    min_megahertz: int
-    max_megahertz: int
-
-    def on(self, gpu: Gpu) -> None:
-        gpu.set_locked_clocks_megahertz(self.min_megahertz, self.max_megahertz)
-
-
-class UnlockClocks(Struct, frozen=True, tag=True):
-    def on(self, gpu: Gpu) -> None:
-        gpu.reset_locked_clocks()
-
-
-class EnablePersistence(Struct, frozen=True, tag=True):
-    def on(self, gpu: Gpu) -> None:
-        gpu.enable_persistence_mode()
-
-
-GpuCall = Read | ReadPowerLimit | SetPowerLimit | LockClocks | UnlockClocks | EnablePersistence
 
 
 class Request(Struct, frozen=True):
@@ -78,7 +39,7 @@ class Request(Struct, frozen=True):
 
     number: int
     uuid: str
-    call: GpuCall
+    call: AnyGpuCall
 
 
 class ShownGpu(Struct, frozen=True):
@@ -106,6 +67,10 @@ class Done(Struct, frozen=True, tag=True):
     number: int
     reading: GpuReading | None = None
     limit: PowerLimitReading | None = None
+
+    @property
+    def result(self) -> GpuReading | PowerLimitReading | None:
+        return self.limit if self.reading is None else self.reading
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -161,9 +126,14 @@ _answers = msgspec.msgpack.Decoder(Answer, dec_hook=decode_error)
 _requests = msgspec.msgpack.Decoder(Request)
 
 
-def send(connection: socket.socket, message: Request | Answer) -> None:
-    """Send one packet. Raises OSError."""
+def send(connection: socket.socket, message: Answer) -> None:
+    """Send one packet, once there is room for it. Raises OSError."""
     connection.send(_encoder.encode(message))
+
+
+def send_now(connection: socket.socket, message: Request) -> None:
+    """Send one packet without waiting. Raises BlockingIOError where there is no room for it, or any other OSError."""
+    connection.send(_encoder.encode(message), socket.MSG_DONTWAIT)
 
 
 def receive_answer(connection: socket.socket) -> Answer | None:

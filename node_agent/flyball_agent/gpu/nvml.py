@@ -268,7 +268,6 @@ class NvmlDriver(GpuDriver):
     """
 
     name = "nvml"
-    calls_block = True
 
     def __init__(
         self,

@@ -147,7 +147,6 @@ class SimulatedDriver(GpuDriver):
     """The simulated GPUs of one node. Its calls take microseconds and are made without a thread."""
 
     name = "simulated"
-    calls_block = False
     version = "simulated"
 
     def __init__(self, node: PhysicalNode) -> None:

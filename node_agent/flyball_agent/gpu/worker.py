@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +25,6 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
 )
-from flyball_agent.gpu.lane import CallLane
 from flyball_agent.gpu.messages import (
     Answer,
     Done,
@@ -41,11 +41,37 @@ if TYPE_CHECKING:
     from flyball_agent.gpu.nvml import NvmlDriver
 
 
+class _Lane:
+    """One GPU's requests, to be made one after the other by whoever is at it."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._requests: deque[Request] = deque()
+        self._lock = threading.Lock()
+        self._somebody_is_at_it = False
+
+    def add(self, request: Request) -> bool:
+        """Put the request behind those before it; True where nobody is at them, which then is the caller's to be."""
+        with self._lock:
+            self._requests.append(request)
+            mine, self._somebody_is_at_it = not self._somebody_is_at_it, True
+            return mine
+
+    def take(self) -> Request | None:
+        """The next one; None where there is none, and nobody is at them any more."""
+        with self._lock:
+            if self._requests:
+                return self._requests.popleft()
+            self._somebody_is_at_it = False
+            return None
+
+
 class _Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._lanes: dict[str, CallLane] = {}
+        self._hearing = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
 
     def answer(self, answer: Answer) -> None:
         try:
@@ -55,17 +81,36 @@ class _Worker:
             os._exit(0)  # nobody listens any more
 
     def serve(self, driver: NvmlDriver) -> None:
-        gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
-        shown = tuple(ShownGpu(gpu.uuid, gpu.index, gpu.model, gpu.limits) for gpu in gpus.values())
+        """Make calls until the agent ends.
+
+        Whoever hears a request makes it, while another goes on hearing: no thread has to be woken in between. A GPU that
+        hangs keeps one of them, so there is one more than GPUs.
+        """
+        self._lanes = {gpu.uuid: _Lane(gpu) for gpu in driver.gpus()}
+        shown = tuple(ShownGpu(gpu.uuid, gpu.index, gpu.model, gpu.limits) for gpu in driver.gpus())
         self.answer(Opened(driver.boot_id, driver.driver_load, driver.version, shown, tuple(driver.unopened)))
         driver.watch_xid_errors(lambda error: self.answer(Reported(error)))
-        while (request := receive_request(self._connection)) is not None:
-            gpu = gpus.get(request.uuid)
-            if gpu is None:
-                self.answer(Failed(request.number, GpuNotFound("find", request.uuid)))
-                continue
-            lane = self._lanes.get(request.uuid) or self._lanes.setdefault(request.uuid, CallLane(request.uuid))
-            lane.submit(lambda gpu=gpu, request=request: self._make(gpu, request))  # type: ignore[misc]
+        for number in range(len(self._lanes)):
+            threading.Thread(target=self._hear_and_make, name=f"driver-{number}", daemon=True).start()
+        self._hear_and_make()
+
+    def _hear_and_make(self) -> None:
+        try:
+            while True:
+                with self._hearing:
+                    request = receive_request(self._connection)
+                    if request is None:
+                        return
+                    lane = self._lanes.get(request.uuid)
+                    mine = lane is not None and lane.add(request)
+                if lane is None:
+                    self.answer(Failed(request.number, GpuNotFound("find", request.uuid)))
+                elif mine:
+                    while (request := lane.take()) is not None:
+                        self._make(lane.gpu, request)
+        finally:
+            # No clean shutdown of the library: a call of its own may be under way, and the kernel closes everything anyway.
+            os._exit(0)
 
     def _make(self, gpu: Gpu, request: Request) -> None:
         try:
@@ -113,8 +158,4 @@ def main(arguments: list[str]) -> None:
     except ImportError as error:
         worker.answer(Failed(0, DriverUnavailable("import", detail=str(error))))
         os._exit(1)
-    try:
-        worker.serve(driver)
-    finally:
-        # No clean shutdown of the library: a call of its own may be under way, and the kernel closes everything anyway.
-        os._exit(0)
+    worker.serve(driver)

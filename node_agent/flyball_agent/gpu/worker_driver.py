@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from flyball_api.values.units import MilliwattsPerGpu
 
@@ -22,27 +23,30 @@ from flyball_agent.gpu.gpu import (
     GpuDriver,
     GpuReading,
     PowerLimitReading,
-    UnknownDriverError,
     UnopenedGpu,
     XidError,
 )
 from flyball_agent.gpu.messages import (
-    Done,
-    EnablePersistence,
     Failed,
-    GpuCall,
-    LockClocks,
     Opened,
-    Read,
-    ReadPowerLimit,
     Reported,
     Request,
-    SetPowerLimit,
     ShownGpu,
-    UnlockClocks,
     receive_answer,
-    send,
+    send_now,
 )
+from flyball_agent.gpu.operations import (
+    AnyGpuCall,
+    EnablePersistence,
+    GpuCall,
+    LockClocks,
+    Read,
+    ReadPowerLimit,
+    SetPowerLimit,
+    UnlockClocks,
+)
+
+T = TypeVar("T")
 
 # The worker, without what msgspec loads wherever it is installed, for versions of Python that need it: 1.7 MiB.
 WORKER = (
@@ -62,16 +66,10 @@ class WorkerGpu(Gpu):
         self._driver = driver
 
     def read(self) -> GpuReading:
-        reading = self._call("read", Read()).reading
-        if reading is None:
-            raise UnknownDriverError("read", self.uuid, detail="the worker's answer has no reading")
-        return reading
+        return self._call("read", Read())
 
     def read_power_limit(self) -> PowerLimitReading:
-        limit = self._call("read power limit", ReadPowerLimit()).limit
-        if limit is None:
-            raise UnknownDriverError("read power limit", self.uuid, detail="the worker's answer has no limit")
-        return limit
+        return self._call("read power limit", ReadPowerLimit())
 
     def set_power_limit_milliwatts(self, limit_milliwatts: MilliwattsPerGpu) -> None:
         self._call("set power limit", SetPowerLimit(limit_milliwatts))
@@ -85,8 +83,8 @@ class WorkerGpu(Gpu):
     def enable_persistence_mode(self) -> None:
         self._call("enable persistence mode", EnablePersistence())
 
-    def _call(self, operation: str, call: GpuCall) -> Done:
-        return self._driver.call(operation, self.uuid, call)
+    def _call(self, operation: str, call: GpuCall[T]) -> T:
+        return self._driver.begin(operation, self.uuid, call).result()
 
 
 class WorkerDriver(GpuDriver):
@@ -96,7 +94,6 @@ class WorkerDriver(GpuDriver):
     """
 
     name = "nvml"
-    calls_block = True
 
     def __init__(self, library: str | os.PathLike[str] | None = None, *, open_seconds: float = OPEN_SECONDS) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,7 +104,7 @@ class WorkerDriver(GpuDriver):
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         self._connection = ours
         self._lock = threading.Lock()
-        self._waiting: dict[int, Future[Done]] = {}
+        self._waiting: dict[int, Future[Any]] = {}
         self._reported: deque[XidError] = deque(maxlen=MAX_REPORTED)
         self._last = 0
         self._ended = False
@@ -153,21 +150,24 @@ class WorkerDriver(GpuDriver):
     def take_xid_errors(self) -> Sequence[XidError]:
         return [self._reported.popleft() for _ in range(len(self._reported))]
 
-    def call(self, operation: str, uuid: str, call: GpuCall) -> Done:
-        """Make one call in the worker, and wait for it. Raises what it raises."""
-        future: Future[Done] = Future()
+    def begin(self, operation: str, uuid: str, call: GpuCall[T]) -> Future[T]:
+        """Hand one call to the worker, without waiting for anything; what it comes to or raises is the future's."""
+        future: Future[T] = Future()
         with self._lock:
             if self._ended:
-                raise self._gone(operation, uuid)
+                future.set_exception(self._gone(operation, uuid))
+                return future
             self._last += 1
             number = self._last
             self._waiting[number] = future
             try:
-                send(self._connection, Request(number, uuid, call))
+                send_now(self._connection, Request(number, uuid, cast(AnyGpuCall, call)))
             except OSError as error:
                 del self._waiting[number]
-                raise self._gone(operation, uuid) from error
-        return future.result()
+                full = isinstance(error, BlockingIOError)  # a worker that runs hears whatever its GPUs do
+                late = CallTimedOut(operation, uuid, detail="the driver's worker takes no calls")
+                future.set_exception(late if full else self._gone(operation, uuid))
+        return future
 
     def _gone(self, operation: str, uuid: str) -> DriverUnavailable:
         return DriverUnavailable(operation, uuid, detail="the driver's worker has ended")
@@ -187,7 +187,7 @@ class WorkerDriver(GpuDriver):
                 if isinstance(answer, Failed):
                     future.set_exception(answer.error)
                 else:
-                    future.set_result(answer)
+                    future.set_result(answer.result)
         except (OSError, ValueError):
             pass  # the worker is of no use any more, whatever it said
         with self._lock:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from flyball_agent.enforce.clock_wishes import MAX_WISHES, ClockWishes, Wish
 from flyball_agent.enforce.decisions import Mode, targets_of
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName
-from flyball_agent.gpu.calls import DirectCalls
-from flyball_agent.gpu.gpu import GpuError, GpuLimits, PowerLimitReading
+from flyball_agent.gpu.calls import DirectCalls, Returned
+from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, PowerLimitReading
+from flyball_agent.gpu.operations import GpuCall
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
@@ -240,11 +241,13 @@ def test_a_clock_asked_for_during_a_round_is_not_undone_by_it(rig: Rig) -> None:
     """The round decides, and waits for a driver, before it sets locks: by the wishes of then, it would set an old one."""
 
     class Asking(DirectCalls):
-        async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+        async def each(
+            self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
+        ) -> list[T | GpuError]:
             if operation.startswith("set power limit"):
                 rig.enforcer.ask_clock(GPT2, 600, 5.0)
                 await rig.enforcer.set_asked_clocks()
-            return await super().each(operation, calls)
+            return await super().each(operation, calls, returned)
 
     rig.restart(calls=Asking())
     granted(rig)
@@ -259,8 +262,10 @@ def test_a_lock_of_a_driver_that_was_swapped_meanwhile_is_not_taken_for_the_new_
     armed: list[bool] = []
 
     class Swapping(DirectCalls):
-        async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
-            done = await super().each(operation, calls)
+        async def each(
+            self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
+        ) -> list[T | GpuError]:
+            done = await super().each(operation, calls, returned)
             if operation == "lock clocks" and calls and armed:
                 armed.clear()
                 rig.node.reload_driver()

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, TypeVar
 
 import pytest
 from flyball_agent.enforce.adoption import unnamed_uuid
@@ -17,8 +17,17 @@ from flyball_agent.enforce.gpu_state import COMING_NS, PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT
 from flyball_agent.enforce.requests import Requests, request_forget
-from flyball_agent.gpu.calls import ThreadedCalls
-from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuLost, GpuReading, UnknownDriverError, UnopenedGpu
+from flyball_agent.gpu.calls import DirectCalls, Returned
+from flyball_agent.gpu.gpu import (
+    CallTimedOut,
+    Gpu,
+    GpuDriver,
+    GpuError,
+    GpuLost,
+    UnknownDriverError,
+    UnopenedGpu,
+)
+from flyball_agent.gpu.operations import GpuCall
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault
@@ -31,6 +40,8 @@ from tests.support.enforcer_rig import A100, GPUS, MIN_LIMITS, SECOND, Rig
 from tests.support.examples import examples
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 from tests.support.waiting import until
+
+T = TypeVar("T")
 
 
 def test_before_the_first_spec_everything_stays_as_it_is(rig: Rig) -> None:
@@ -431,7 +442,6 @@ class FewerGpus(GpuDriver):
     """The driver of a node that finds all GPUs but one, and cannot open these."""
 
     name = "simulated"
-    calls_block = False
 
     def __init__(self, node: VirtualNode, missing_uuid: str, unopened: Sequence[UnopenedGpu] = ()) -> None:
         self._driver, self._missing_uuid, self._unopened = SimulatedDriver(node), missing_uuid, unopened
@@ -674,42 +684,32 @@ def test_an_out_of_band_cap_is_no_drift_and_its_room_is_not_given_away(rig: Rig)
 
 
 def test_a_hung_gpu_is_not_acknowledged_for_and_others_are_served(tmp_path: Path) -> None:
-    """Through threads, with a call that really does not return."""
+    """Here its calls are given up at once; `test_a_call_that_hangs_in_the_library_costs_one_gpu_only` waits for one."""
     rig = Rig(tmp_path)
-    release, hang = threading.Event(), threading.Event()
+    hung: set[str] = set()
 
-    class Hanging(SimulatedGpu):
-        def read(self) -> GpuReading:
-            if hang.is_set():
-                release.wait(60)
-            return super().read()
-
-    class Driver(SimulatedDriver):
-        def __init__(self, node: VirtualNode) -> None:
-            super().__init__(node)
-            self._gpus[0] = Hanging(node.devices[0])
+    class Hanging(DirectCalls):
+        async def each(
+            self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
+        ) -> list[T | GpuError]:
+            answered = await super().each(operation, [call for call in calls if call[0].uuid not in hung], returned)
+            answers = iter(answered)
+            return [CallTimedOut(operation, gpu.uuid) if gpu.uuid in hung else next(answers) for gpu, _ in calls]
 
     rig.hold("gpt2", 1)
-    rig.restart(driver=Driver(rig.node), calls=ThreadedCalls(deadline_seconds=1.0))
+    rig.restart(calls=Hanging())
     rig.enforcer.accept(gpu_node_spec(1, 650_000, job_grant("gpt2", 300_000)))
-
-    async def scenario() -> None:
-        await rig.enforcer.step()
-        assert rig.acknowledged == (1, 1, 600_000)
-        hang.set()
-        rig.enforcer.accept(gpu_node_spec(2, 650_000, job_grant("gpt2", 200_000)))
-        await rig.enforcer.step()
-        assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
-        assert rig.enforcer.state.gpus[rig.node.devices[0].uuid].failure.reason == "CallTimedOut"
-        assert rig.acknowledged == (1, 1, 600_000)  # not for generation 2
-        hang.clear()
-        release.set()
-        async with asyncio.timeout(20):
-            while rig.acknowledged != (1, 2, 500_000):
-                await rig.enforcer.step()
-
-    asyncio.run(scenario())
-    rig.enforcer.close()
+    rig.step()
+    assert rig.acknowledged == (1, 1, 600_000)
+    hung.add(rig.node.devices[0].uuid)
+    rig.enforcer.accept(gpu_node_spec(2, 650_000, job_grant("gpt2", 200_000)))
+    rig.step()
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert rig.enforcer.state.gpus[rig.node.devices[0].uuid].failure.reason == "CallTimedOut"
+    assert rig.acknowledged == (1, 1, 600_000)  # not for generation 2
+    hung.clear()
+    rig.step()
+    assert rig.acknowledged == (1, 2, 500_000)
 
 
 def test_a_driver_that_stays_broken_is_said_to_be_until_it_works_again(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.set_latencies import SETS_KEPT, SetLatencies, SetLatency
-from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.gpu_node import DriverSession
 from flyball_simulated_gpu.device import setters_fail_with
@@ -83,8 +81,8 @@ def test_what_was_measured_ends_with_the_drivers_session(granted: Rig) -> None:
 async def test_a_slow_drivers_calls_are_measured_as_they_are_made_and_beside_no_cut(tmp_path: Path) -> None:
     path, slow_microseconds = tmp_path / "hardware", 30_000
     create_node_file(path, [A100] * 2)
-    with SimulatedNode.open(path) as node, contextlib.closing(ThreadedCalls()) as calls:
-        enforcer = Enforcer("node-0", SimulatedDriver(node), Journal(tmp_path, "node-0", disk=QuickDisk()), calls=calls)
+    with SimulatedNode.open(path) as node:
+        enforcer = Enforcer("node-0", SimulatedDriver(node), Journal(tmp_path, "node-0", disk=QuickDisk()))
         first, second = (device.uuid for device in node.devices)
         enforcer.set_pods({first: (GPT2,), second: (GPT2,)})
         enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000, clocks=(0, 1200)), lease=10**6))

@@ -235,10 +235,3 @@ async def test_a_driver_that_opens_too_late_is_closed_again(bench: Bench, monkey
     await bench.agent.close()  # while it is being opened
     may_open.set()
     await until(lambda: bench.drivers.opened == 3 and bench.drivers.open_now == 0)
-
-
-@pytest.mark.parametrize("idle", [True, False])
-def test_a_driver_is_not_closed_under_a_call_of_its_own(bench: Bench, idle: bool) -> None:
-    """A library that is shut down under a call takes the process with it."""
-    bench.agent.governor._keeper.close(idle)
-    assert bench.drivers.open_now == (0 if idle else 1)

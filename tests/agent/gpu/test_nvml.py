@@ -17,9 +17,9 @@ import pytest
 from flyball_agent.clock import boottime_ns
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission, XidError
 from flyball_agent.gpu.nvml import OPENING, NvmlDriver
+from flyball_agent.gpu.worker_driver import WorkerDriver
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
@@ -189,8 +189,7 @@ def test_one_gpu_with_odd_limits_is_counted_at_its_largest_and_ends_nothing(
         pynvml, "nvmlDeviceGetPowerManagementDefaultLimit", lambda handle: odd_one(handle, default, real_default)
     )
     driver = NvmlDriver(library)
-    calls = ThreadedCalls(deadline_seconds=60)
-    enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"), calls=calls)
+    enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"))
     try:
         assert [gpu.index for gpu in driver.gpus()] == [1, 2, 3]
         odd_gpu = enforcer.state.gpus[node.devices[0].uuid]
@@ -286,9 +285,8 @@ def test_drivers_without_the_newer_temperature_call_are_asked_by_the_older(
 
 async def test_a_call_that_hangs_in_the_library_costs_one_gpu_only(hardware: Hardware, tmp_path: Path) -> None:
     node, library = hardware
-    driver = NvmlDriver(library)
-    calls = ThreadedCalls(deadline_seconds=1.0)
-    enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"), calls=calls)
+    driver = WorkerDriver(library)
+    enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"))
     enforcer.set_pods({})
     enforcer.accept({"epoch": 1, "generation": 1, "leaseSeconds": 60, "boundMilliwatts": 10**6})
     node.devices[0].flags |= DeviceFault.HANG

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch
 from flyball_agent.gpu.messages import MAX_PACKET_BYTES, Opened, ShownGpu, _encoder
 from flyball_agent.gpu.worker_driver import WorkerDriver
@@ -57,7 +56,7 @@ async def test_a_gpu_that_hangs_there_costs_one_gpu_and_the_worker_holds_nothing
     journal = Journal(tmp_path / "journal", "node")
     driver = WorkerDriver(nvml_library)
     assert not [file for file in open_files(driver._process.pid) if "journal" in file]
-    enforcer = Enforcer("node", driver, journal, calls=ThreadedCalls(deadline_seconds=1.0))
+    enforcer = Enforcer("node", driver, journal)
     enforcer.set_pods({})
     enforcer.accept(gpu_node_spec(1, 800_000, idlePowerLimitMilliwatts=200_000))
     await enforcer.step()

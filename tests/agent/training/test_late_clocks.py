@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from flyball.node.clocks import Clock
 from flyball.pipelines.pipeline import Pipeline
 from flyball.pipelines.plan import StagePlans
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
@@ -47,14 +45,12 @@ async def test_a_pipeline_gives_its_clocks_up_where_the_driver_was_measured_to_b
     with (
         tempfile.TemporaryDirectory(prefix="fa", dir="/tmp") as sockets,
         SimulatedNode.open(path) as node,
-        contextlib.closing(ThreadedCalls()) as calls,
     ):
         agent = SingleProcessAgent(
             "node-0",
             SimulatedDriver(node),
             Journal(tmp_path, "node-0", disk=QuickDisk()),
             Pods(PodDevices("research", "gpt3-1-0", "uid-1", (gpu,))),
-            calls=calls,
             socket_folder=sockets,
         )
         agent.accept_spec(gpu_node_spec(1, 400_000, job_grant("gpt3-1-0", 300_000, 1), lease=3600))
