@@ -53,6 +53,8 @@ WORKER = (
     "import sys; sys.modules['typing_extensions'] = None; from flyball_agent.gpu.worker import main; main(sys.argv[1:])"
 )
 OPEN_SECONDS = 60.0
+# For two calls of each of 256 GPUs, of which the kernel counts 770 bytes each; so much it gives whoever asks.
+SEND_BUFFER_BYTES = 212_992
 MAX_REPORTED = 1024  # between two rounds; of more, the oldest are forgotten
 # A worker that was told to end and does not is stuck in the driver: it is left to the kernel.
 END_SECONDS = 1.0
@@ -99,6 +101,7 @@ class WorkerDriver(GpuDriver):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
         command += [] if library is None else [str(Path(library))]
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # which it doubles
         with theirs:
             # Nothing else is inherited: a worker that cannot end must not hold the journal's lock.
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)

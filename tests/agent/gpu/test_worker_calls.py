@@ -156,7 +156,7 @@ def test_no_call_waits_for_a_worker_that_is_stopped(node: SimulatedNode, driver:
     os.kill(driver._process.pid, signal.SIGSTOP)
     begun = [driver.begin("set power limit", uuid, SetPowerLimit(watts)) for _ in range(5000)]
     refused = [future for future in begun if future.done()]
-    assert refused
+    assert 2 * 256 < len(begun) - len(refused) < len(begun), "two calls of each GPU of the largest node fit"
     assert all("takes no calls" in str(future.exception()) for future in refused)
     os.kill(driver._process.pid, signal.SIGCONT)
     assert {future.result(30) for future in begun if future not in refused} == {None}
