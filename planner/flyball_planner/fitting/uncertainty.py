@@ -157,7 +157,8 @@ def ratios(
         log = float(logs[1, 0] - logs[0, 0])
         variance = float(slopes.variance(gradients[:, 1:] - gradients[:, :1])[0, 0]) + 2 * off**2
         width = score * variance**0.5
-        return Band(float(np.exp(log - width)), float(np.exp(log)), float(np.exp(log + width)))
+        with np.errstate(over="ignore"):  # a band without an end is what nothing is known of
+            return Band(float(np.exp(log - width)), float(np.exp(log)), float(np.exp(log + width)))
 
     return Ratios(band(*slopes.seconds, misfit[0]), band(*slopes.joules, misfit[1]))
 
