@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
@@ -258,15 +259,18 @@ class Enforcer:
         self._wishes.ask((pod, gpu), max_megahertz, now_ns + round(seconds * 1e9), now_ns)
         self._asked.update({gpu} if gpu else {uuid for uuid, held in self.state.gpus.items() if pod in held.pods})
 
-    async def set_asked_clocks(self) -> None:
-        """Set the clocks that were asked for since the last call, between two rounds or beside one; no limit changes."""
+    def set_asked_clocks(self) -> Coroutine[Any, Any, None]:
+        """Begin to set the clocks that were asked for, at once, for computations wait for them; no limit changes."""
+        asked, self._asked = self._asked, set()
+        # Of the node's other GPUs a lock does not depend.
+        own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
+        grant = self.state.in_force
+        return self._set_clocks_after(self._setter.set_locks({} if grant is None else self._targets(grant, own)))
+
+    async def _set_clocks_after(self, begun: Coroutine[Any, Any, None]) -> None:
+        await begun
         while self._asked:
-            asked, self._asked = self._asked, set()
-            grant = self.state.in_force
-            if grant is not None:
-                # A computation waits for it: of the node's other GPUs a lock does not depend.
-                own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
-                await self._setter.set_locks(self._targets(grant, own))
+            await self.set_asked_clocks()
 
     def _targets(self, grant: Grant, gpus: Sequence[GpuState]) -> dict[str, Target]:
         return decisions.targets_of(grant, gpus, self.state.mode, self._wishes.current(self._clock_ns()))

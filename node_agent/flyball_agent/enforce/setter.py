@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
+from flyball_api.gpu_node import DriverSession
 from flyball_api.grant import Grant
 from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
-from flyball_agent.enforce.decisions import Mode, SetLimit, Target
+from flyball_agent.enforce.decisions import Mode, SetClockLock, SetLimit, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import ClockLock, GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -147,12 +149,23 @@ class GpuSetter:
                 self._state.counts.errors[(error.operation, error.code)] += 1
             self._log.info("persistence mode", uuid=driver.uuid, error=None if error is None else str(error))
 
-    async def set_locks(self, targets: Mapping[str, Target]) -> None:
+    def set_locks(self, targets: Mapping[str, Target]) -> Coroutine[Any, Any, None]:
+        """Have the clocks' locks set that these targets ask for: begun at once, and noted once they are done."""
         gpus = [gpu for uuid in targets if (gpu := self._state.gpus.get(uuid)) is not None]
         sets = decisions.clock_locks(gpus, targets)
         calls = [(self._access.gpus[change.uuid], _call_for(change.lock)) for change in sets]
         session, took = self._state.session, CallTimes(self._clock_ns)
-        outcomes = await self._access.calls.each("lock clocks", calls, took.returned)
+        outcomes = self._access.calls.each("lock clocks", calls, took.returned)
+        return self._note_locks(sets, outcomes, session, took)
+
+    async def _note_locks(
+        self,
+        sets: Sequence[SetClockLock],
+        begun: Coroutine[Any, Any, list[GpuError | None]],
+        session: DriverSession,
+        took: CallTimes,
+    ) -> None:
+        outcomes = await begun
         if self._state.session != session:
             return  # another driver by now, or the same loaded anew, which knows of no lock
         for change, outcome in zip(sets, outcomes, strict=True):

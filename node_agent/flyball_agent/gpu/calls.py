@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from flyball_agent.gpu.gpu import Gpu, GpuError
 from flyball_agent.gpu.operations import GpuCall
@@ -19,18 +19,22 @@ class DriverCalls(ABC):
     """Makes one call on each of several GPUs; a GPU's error is its own result and stops no other."""
 
     @abstractmethod
-    async def each(
+    def each(
         self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
-    ) -> list[T | GpuError]:
-        """What each call comes to, or its error, in order. `operation` names them in errors."""
+    ) -> Coroutine[Any, Any, list[T | GpuError]]:
+        """Begin the calls, and wait for what each comes to, or its error, in order. `operation` names them in errors."""
+
+
+async def _known(results: list[T]) -> list[T]:
+    return results
 
 
 class DirectCalls(DriverCalls):
     """Calls in place, one after the other."""
 
-    async def each(
+    def each(
         self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
-    ) -> list[T | GpuError]:
+    ) -> Coroutine[Any, Any, list[T | GpuError]]:
         results: list[T | GpuError] = []
         for gpu, call in calls:
             try:
@@ -40,4 +44,4 @@ class DirectCalls(DriverCalls):
             else:
                 if returned is not None:
                     returned(gpu.uuid)
-        return results
+        return _known(results)

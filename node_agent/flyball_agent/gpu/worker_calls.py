@@ -8,7 +8,7 @@ millisecond.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -41,19 +41,22 @@ class WorkerCalls(DriverCalls):
         self._deadline_seconds = deadline_seconds
         self._abandoned: dict[str, Future[Any]] = {}
 
-    async def each(
+    def each(
         self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
-    ) -> list[T | GpuError]:
-        begun = [self._begin(operation, gpu.uuid, call, returned) for gpu, call in calls]
-        waiting = [asyncio.wrap_future(future) for future in begun if future is not None]
+    ) -> Coroutine[Any, Any, list[T | GpuError]]:
+        begun = [(gpu.uuid, self._begin(operation, gpu.uuid, call, returned)) for gpu, call in calls]
+        return self._results(operation, begun)
+
+    async def _results(self, operation: str, begun: Sequence[tuple[str, Future[T] | None]]) -> list[T | GpuError]:
+        waiting = [asyncio.wrap_future(future) for _, future in begun if future is not None]
         for answer in waiting:
             # The results are read from the worker's futures below. asyncio logs an error that nobody reads from its own.
             answer.add_done_callback(_read_error)
         if waiting:
             await asyncio.wait(waiting, timeout=self._deadline_seconds)
         results: list[T | GpuError] = []
-        for (gpu, _), future in zip(calls, begun, strict=True):
-            result: T | GpuError = self._result(operation, gpu.uuid, future)
+        for uuid, future in begun:
+            result: T | GpuError = self._result(operation, uuid, future)
             results.append(result)
         return results
 

@@ -36,8 +36,8 @@ from flyball_agent.link.messages import (
     StatusPublished,
     StepsReported,
     ToEnforcer,
+    from_enforcer,
     packed,
-    read_snapshot,
 )
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
@@ -50,6 +50,7 @@ REPORTS_PER_SECOND, REPORT_BURST = 300.0, 300.0
 REPORT_PAUSE_SECONDS = 0.02
 # An enforcer that takes nothing for so long is hung; the line is made anew.
 SEND_SECONDS = 10.0
+READ_BYTES = 64 * 1024
 
 
 class EnforcerLink:
@@ -212,14 +213,17 @@ class EnforcerLink:
                 await writer.drain()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
-        while (snapshot := await read_snapshot(reader)) is not None:
-            if snapshot.node != self._state.node:
-                raise InvalidMessage(
-                    f"the enforcer governs {snapshot.node}, and this is the agent of {self._state.node}"
-                )
-            self._take(snapshot)
-            for listener in self._listeners:
-                listener()
+        incoming = from_enforcer()
+        while data := await reader.read(READ_BYTES):
+            incoming.add(data)
+            while (snapshot := incoming.next()) is not None:
+                if snapshot.node != self._state.node:
+                    raise InvalidMessage(
+                        f"the enforcer governs {snapshot.node}, and this is the agent of {self._state.node}"
+                    )
+                self._take(snapshot)
+                for listener in self._listeners:
+                    listener()
 
     def _take(self, snapshot: Snapshot) -> None:
         state = self._state

@@ -6,8 +6,7 @@ cut, and a grant has to pass the enforcer's own checks.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from flyball_api.gpu_node import Acknowledgement
@@ -23,6 +22,8 @@ from flyball_agent.gpu.gpu import GpuError
 from flyball_agent.gpu.messages import decode_error, encode_error
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import RoundCounts
+
+T = TypeVar("T")
 
 LENGTH_BYTES = 4
 # etcd takes no object above 1.5 MiB, and a GPUNode with 64 jobs has a fiftieth of that; 250 pods with their GPUs a fifth.
@@ -133,7 +134,7 @@ def _decode(kind: type, value: Any) -> Any:
     return decode_error(GpuError, value) if kind is GpuError else value
 
 
-_to_enforcer = msgspec.msgpack.Decoder(ToEnforcer)
+_to_enforcer: msgspec.msgpack.Decoder[ToEnforcer] = msgspec.msgpack.Decoder(ToEnforcer)
 _snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=_decode)
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_error)
 
@@ -148,29 +149,45 @@ def packed(message: ToEnforcer | Snapshot) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-async def read_to_enforcer(reader: asyncio.StreamReader) -> ToEnforcer | None:
-    """The agent's next message; None at the end. Raises InvalidMessage."""
-    body = await _read(reader, MAX_TO_ENFORCER_BYTES)
-    try:
-        return None if body is None else _to_enforcer.decode(body)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise InvalidMessage(str(error)) from error
+class Incoming(Generic[T]):
+    """The messages out of bytes that come in any pieces."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T], most_bytes: int) -> None:
+        self._decoder = decoder
+        self._most_bytes = most_bytes
+        self._bytes = bytearray()
+
+    @property
+    def begun(self) -> bool:
+        """Whether something has come of a message that was not taken."""
+        return bool(self._bytes)
+
+    def add(self, data: bytes) -> None:
+        self._bytes += data
+
+    def next(self) -> T | None:
+        """The next message; None where it has not come whole yet. Raises InvalidMessage."""
+        if len(self._bytes) < LENGTH_BYTES:
+            return None
+        length = int.from_bytes(self._bytes[:LENGTH_BYTES], "big")
+        if length > self._most_bytes:
+            raise InvalidMessage(f"a message of {length} bytes, at most {self._most_bytes} are taken")
+        end = LENGTH_BYTES + length
+        if len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[LENGTH_BYTES:end])
+        del self._bytes[:end]
+        try:
+            return self._decoder.decode(body)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise InvalidMessage(str(error)) from error
 
 
-async def read_snapshot(reader: asyncio.StreamReader) -> Snapshot | None:
-    """The governor's next snapshot; None at the end. Raises InvalidMessage."""
-    body = await _read(reader, MAX_TO_AGENT_BYTES)
-    try:
-        return None if body is None else _snapshots.decode(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidMessage(str(error)) from error
+def from_agent() -> Incoming[ToEnforcer]:
+    """What an agent tells the enforcer."""
+    return Incoming(_to_enforcer, MAX_TO_ENFORCER_BYTES)
 
 
-async def _read(reader: asyncio.StreamReader, most: int) -> bytes | None:
-    try:
-        length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-        if length > most:
-            raise InvalidMessage(f"a message of {length} bytes, at most {most} are taken")
-        return await reader.readexactly(length)
-    except (asyncio.IncompleteReadError, OSError):
-        return None
+def from_enforcer() -> Incoming[Snapshot]:
+    """What the enforcer shows the agent."""
+    return Incoming(_snapshots, MAX_TO_AGENT_BYTES)

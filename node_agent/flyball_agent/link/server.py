@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from flyball_kube.process.logs import get_logger
 
@@ -32,8 +33,8 @@ from flyball_agent.link.messages import (
     StatusPublished,
     StepsReported,
     ToEnforcer,
+    from_agent,
     packed,
-    read_to_enforcer,
 )
 
 logger = get_logger(__name__)
@@ -43,6 +44,63 @@ MESSAGES_PER_SECOND = 400.0
 MESSAGE_BURST = 800.0
 # A snapshot is sent only where fewer bytes than these wait for the agent.
 MAX_WAITING_BYTES = 64 * 1024
+
+
+class _Line(asyncio.Protocol):
+    """An agent's line: each message is taken where it comes, one in a turn of the loop, so that rounds are not starved."""
+
+    def __init__(self, server: EnforcerServer, monotonic: Callable[[], float]) -> None:
+        self._server = server
+        self._monotonic = monotonic
+        self._incoming = from_agent()
+        self._tokens, self._at = MESSAGE_BURST, monotonic()
+        self._next: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._server.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.add(data)
+        if self._next is None:
+            self._take()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._server.gone(self)
+
+    def _take(self) -> None:
+        """Take one message, and see to the next one's being taken in its time; until then no more is read."""
+        self._next = None
+        if self.transport.is_closing():
+            return
+        try:
+            message = self._incoming.next()
+            if message is None:
+                self.transport.resume_reading()
+                return
+            self._server.take(message)
+        except InvalidMessage as error:
+            logger.error("agent cut off", error=str(error))
+            self.transport.abort()
+            return
+        except Exception:  # a defect of ours in taking in a message must not end the enforcer
+            logger.exception("agent cut off")
+            self.transport.abort()
+            return
+        now = self._monotonic()
+        self._tokens = min(MESSAGE_BURST, self._tokens + (now - self._at) * MESSAGES_PER_SECOND) - 1
+        self._at = now
+        loop = asyncio.get_running_loop()
+        if self._tokens < 0:
+            self.transport.pause_reading()
+            self._next = loop.call_later(-self._tokens / MESSAGES_PER_SECOND, self._take)
+        elif self._incoming.begun:
+            self.transport.pause_reading()
+            self._next = loop.call_soon(self._take)
+        else:
+            self.transport.resume_reading()
 
 
 class EnforcerServer:
@@ -60,14 +118,14 @@ class EnforcerServer:
         self._path = Path(path)
         self._uids = frozenset((agent_uid, os.getuid()))
         self._monotonic = monotonic
-        self._writer: asyncio.StreamWriter | None = None
+        self._line: _Line | None = None
         governor.listen(self._send_snapshot)
 
     async def serve(self) -> None:
         """Serve until cancelled. Raises OSError where the socket cannot be made."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
-        server = await asyncio.start_unix_server(self._connected, self._path, backlog=4)
+        server = await asyncio.get_running_loop().create_unix_server(self.line, self._path, backlog=4)
         # Who may connect is decided by the peer's user; an enforcer without CAP_CHOWN cannot give the socket away.
         self._path.chmod(0o666)
         logger.info("enforcer serves", socket=str(self._path))
@@ -78,43 +136,35 @@ class EnforcerServer:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = _peer_uid(writer)
+    def line(self) -> _Line:
+        """A line for whoever connects."""
+        return _Line(self, self._monotonic)
+
+    def connected(self, line: _Line) -> None:
+        """Somebody has connected: an agent, which takes over, or nobody who may."""
+        uid = _peer_uid(line.transport)
         if uid not in self._uids:
             logger.error("agent refused", uid=uid, allowed=sorted(self._uids))
-            writer.close()
+            line.transport.abort()
             return
         self._hang_up()
-        self._writer = writer
+        self._line = line
         logger.info("agent connected", uid=uid)
         self._send_snapshot()
-        try:
-            await self._read(reader)
-        except InvalidMessage as error:
-            logger.error("agent cut off", error=str(error))
-        except Exception:  # a defect of ours in taking in a message must not end the enforcer
-            logger.exception("agent cut off")
-        finally:
-            if self._writer is writer:
-                self._writer = None
-            writer.close()
-            logger.info("agent gone", uid=uid)
+
+    def gone(self, line: _Line) -> None:
+        """The line is of no use any more."""
+        if self._line is line:
+            self._line = None
+            logger.info("agent gone")
 
     def _hang_up(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
-            self._writer = None
+        line, self._line = self._line, None
+        if line is not None:
+            line.transport.abort()
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        tokens, at = MESSAGE_BURST, self._monotonic()
-        while (message := await read_to_enforcer(reader)) is not None:
-            self._take(message)
-            now = self._monotonic()
-            tokens, at = min(MESSAGE_BURST, tokens + (now - at) * MESSAGES_PER_SECOND) - 1, now
-            # Also where the buffer is full of messages, so that rounds are not starved.
-            await asyncio.sleep(0 if tokens >= 0 else -tokens / MESSAGES_PER_SECOND)
-
-    def _take(self, message: ToEnforcer) -> None:
+    def take(self, message: ToEnforcer) -> None:
+        """Take in what the agent says."""
         governor = self._governor
         match message:
             case SpecSeen():
@@ -137,11 +187,8 @@ class EnforcerServer:
                 governor.status_published(message.round_number)
 
     def _send_snapshot(self) -> None:
-        if self._writer is None:
-            return
-        if self._writer.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
-            return
-        self._writer.write(packed(self._snapshot()))
+        if self._line is not None and self._line.transport.get_write_buffer_size() <= MAX_WAITING_BYTES:
+            self._line.transport.write(packed(self._snapshot()))
 
     def _snapshot(self) -> Snapshot:
         state = self._governor.state
@@ -164,7 +211,7 @@ class EnforcerServer:
         )
 
 
-def _peer_uid(writer: asyncio.StreamWriter) -> int:
-    peer = writer.get_extra_info("socket")
+def _peer_uid(transport: asyncio.BaseTransport) -> int:
+    peer = transport.get_extra_info("socket")
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

@@ -22,6 +22,8 @@ from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedNode
 
+from tests.support.waiting import wait_until
+
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 SLOW_MICROSECONDS = 20_000
 
@@ -150,10 +152,17 @@ def test_somebody_hears_the_next_call_though_every_gpu_hangs(node: SimulatedNode
     assert all(isinstance(future.result(30), GpuReading) for future in hung)
 
 
+def all_stopped(process: int) -> bool:
+    """Whether each thread of the process stands still."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def test_no_call_waits_for_a_worker_that_is_stopped(node: SimulatedNode, driver: WorkerDriver) -> None:
     """What fits into its socket is made once it goes on; of the rest it is said at once that it was not."""
     uuid, watts = driver.gpus()[0].uuid, MilliwattsPerGpu(250_000)
     os.kill(driver._process.pid, signal.SIGSTOP)
+    wait_until(lambda: all_stopped(driver._process.pid))
     begun = [driver.begin("set power limit", uuid, SetPowerLimit(watts)) for _ in range(5000)]
     refused = [future for future in begun if future.done()]
     assert 2 * 256 < len(begun) - len(refused) < len(begun), "two calls of each GPU of the largest node fit"

@@ -17,13 +17,21 @@ from flyball_agent.link.messages import (
     SpecSeen,
     StepsReported,
     ToEnforcer,
+    from_agent,
     packed,
-    read_to_enforcer,
 )
 from flyball_agent.link.server import MESSAGE_BURST, MESSAGES_PER_SECOND
 from flyball_agent.pods.resources import PodDevices
 
 from tests.support.waiting import until
+
+
+async def hear_all(reader: asyncio.StreamReader, heard: list[ToEnforcer]) -> None:
+    incoming = from_agent()
+    while data := await reader.read(65536):
+        incoming.add(data)
+        while (message := incoming.next()) is not None:
+            heard.append(message)
 
 
 def test_trainers_say_less_than_the_enforcer_takes() -> None:
@@ -36,8 +44,7 @@ async def test_whatever_trainers_say_a_grant_waits_behind_no_more_than_the_burst
     heard: list[ToEnforcer] = []
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (message := await read_to_enforcer(reader)) is not None:
-            heard.append(message)
+        await hear_all(reader, heard)
         writer.close()
 
     now = 0.0
@@ -116,8 +123,7 @@ async def test_what_was_seen_before_there_was_a_line_is_not_told_but_the_pods_ar
         heard: list[ToEnforcer] = []
 
         async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while (message := await read_to_enforcer(reader)) is not None:
-                heard.append(message)
+            await hear_all(reader, heard)
             writer.close()
 
         link = EnforcerLink(f"{folder}/e.sock", "node-0")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from flyball_agent.link.messages import (
     Snapshot,
     SpecSeen,
     ToEnforcer,
+    from_agent,
+    from_enforcer,
     packed,
-    read_snapshot,
-    read_to_enforcer,
 )
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
@@ -32,8 +32,11 @@ from flyball_api.power_brake import read_power_brake
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.virtual import VirtualNode
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.agent_doubles import Pods, QuickDisk, VirtualClock
+from tests.support.examples import examples
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 
 H100 = CATALOGUE["NVIDIA-H100-80GB-HBM3"]
@@ -45,13 +48,6 @@ BRAKE = read_power_brake(
         "spec": {"epoch": 1, "sequence": 2, "keptMillionths": 500_000},
     }
 )
-
-
-def reader(data: bytes) -> asyncio.StreamReader:
-    stream = asyncio.StreamReader()
-    stream.feed_data(data)
-    stream.feed_eof()
-    return stream
 
 
 async def governed(folder: Path, gpus: int) -> SingleProcessAgent:
@@ -82,7 +78,9 @@ def snapshot(agent: SingleProcessAgent) -> Snapshot:
 async def test_everything_that_the_governor_knows_comes_over(tmp_path: Path) -> None:
     agent = await governed(tmp_path, 2)
     sent = snapshot(agent)
-    received = await read_snapshot(reader(packed(sent)))
+    incoming = from_enforcer()
+    incoming.add(packed(sent))
+    received = incoming.next()
     assert received is not None
     for field in dataclasses.fields(sent.enforced):
         assert getattr(received.enforced, field.name) == getattr(sent.enforced, field.name), field.name
@@ -112,11 +110,28 @@ async def test_the_largest_node_fits(tmp_path: Path) -> None:
     [SpecSeen({"epoch": 1}, 5), OperatorSeen(3, 7), BrakesSeen({"row-1": BRAKE})],
     ids=["spec", "lease", "brake"],
 )
-async def test_what_the_agent_tells_comes_over(message: ToEnforcer) -> None:
-    stream = reader(packed(message) * 2)
-    assert await read_to_enforcer(stream) == message
-    assert await read_to_enforcer(stream) == message
-    assert await read_to_enforcer(stream) is None
+def test_what_the_agent_tells_comes_over(message: ToEnforcer) -> None:
+    incoming = from_agent()
+    incoming.add(packed(message) * 2)
+    assert [incoming.next(), incoming.next(), incoming.next()] == [message, message, None]
+    assert not incoming.begun
+
+
+@settings(max_examples=examples(100))
+@given(pieces=st.lists(st.integers(1, 40), min_size=1), epochs=st.lists(st.integers(0, 2**40), min_size=1, max_size=5))
+def test_it_does_in_whatever_pieces(pieces: list[int], epochs: list[int]) -> None:
+    incoming, heard = from_agent(), []
+    sent = [OperatorSeen(epoch, 7) for epoch in epochs]
+    data = b"".join(map(packed, sent))
+    for piece in itertools.cycle(pieces):
+        incoming.add(data[:piece])
+        data = data[piece:]
+        while (message := incoming.next()) is not None:
+            heard.append(message)
+        assert incoming.begun or len(b"".join(map(packed, heard))) + len(data) == len(b"".join(map(packed, sent)))
+        if not data:
+            break
+    assert heard == sent
 
 
 @pytest.mark.parametrize(
@@ -124,12 +139,16 @@ async def test_what_the_agent_tells_comes_over(message: ToEnforcer) -> None:
     [b"\xff\xff\xff\xff", (3).to_bytes(4, "big") + b"\xc1\xc1\xc1", (2).to_bytes(4, "big") + b"\x91\x01"],
     ids=["too long", "no message pack", "an array"],
 )
-async def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    incoming = from_agent()
+    incoming.add(data)
     with pytest.raises(InvalidMessage):
-        await read_to_enforcer(reader(data))
+        incoming.next()
 
 
-async def test_nesting_without_end_is_refused() -> None:
+def test_nesting_without_end_is_refused() -> None:
     body = b"\x91" * 100_000
+    incoming = from_agent()
+    incoming.add(len(body).to_bytes(4, "big") + body)
     with pytest.raises(InvalidMessage):
-        await read_to_enforcer(reader(len(body).to_bytes(4, "big") + body))
+        incoming.next()
