@@ -48,6 +48,7 @@ OPENING, WATCHING = "open-gpu-", "xid-errors"
 
 # After so long a wait for Xid errors ends by itself, and the library may be shut down.
 XID_WAIT_MILLISECONDS = 500
+XID_REGISTER_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -221,6 +222,13 @@ def _boot_id() -> str:
         return file.read().strip()
 
 
+def _register(gpu: NvmlGpu, events: object) -> None:
+    """Have the driver report this GPU's Xid errors, where it does so."""
+    with contextlib.suppress(GpuError):
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        _call("events", gpu.uuid, pynvml.nvmlDeviceRegisterEvents, gpu.handle, kind, events)
+
+
 def _open_all(count: int, open_seconds: float) -> list[NvmlGpu | UnopenedGpu]:
     """Every GPU by index, opened, or as much of it as could be found out."""
     opened: dict[int, NvmlGpu | UnopenedGpu] = {}
@@ -295,17 +303,23 @@ class NvmlDriver(GpuDriver):
     def watch_xid_errors(self, seen: Callable[[XidError], None]) -> None:
         """Call `seen` in a thread of its own for each Xid error that the driver reports from now on.
 
-        GPUs of which it reports none are left out; where it cannot be waited for any more, the watch ends.
+        GPUs of which it reports none are left out, and one that hangs as it is asked to is left behind; where errors cannot
+        be waited for any more, the watch ends.
         """
         handles = {_address(gpu.handle): gpu.uuid for gpu in self._gpus}
         try:
             events = _call("event set", "", pynvml.nvmlEventSetCreate)
         except GpuError:
             return
-        for gpu in self._gpus:
-            with contextlib.suppress(GpuError):
-                kind = pynvml.nvmlEventTypeXidCriticalError
-                _call("events", gpu.uuid, pynvml.nvmlDeviceRegisterEvents, gpu.handle, kind, events)
+        registering = [
+            threading.Thread(target=_register, args=(gpu, events), name=f"{WATCHING}-{gpu.index}", daemon=True)
+            for gpu in self._gpus
+        ]
+        for thread in registering:
+            thread.start()
+        end = time.monotonic() + XID_REGISTER_SECONDS
+        for thread in registering:
+            thread.join(max(0.0, end - time.monotonic()))
 
         def watch() -> None:
             while not self._closing:

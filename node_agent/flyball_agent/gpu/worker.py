@@ -24,6 +24,7 @@ from flyball_agent.gpu.gpu import (
     GpuReading,
     PowerLimitReading,
     UnknownDriverError,
+    XidError,
 )
 from flyball_agent.gpu.messages import (
     Answer,
@@ -89,10 +90,14 @@ class _Worker:
         self._lanes = {gpu.uuid: _Lane(gpu) for gpu in driver.gpus()}
         shown = tuple(ShownGpu(gpu.uuid, gpu.index, gpu.model, gpu.limits) for gpu in driver.gpus())
         self.answer(Opened(driver.boot_id, driver.driver_load, driver.version, shown, tuple(driver.unopened)))
-        driver.watch_xid_errors(lambda error: self.answer(Reported(error)))
+        # Beside the calls: to ask for the errors of a GPU that hangs does not return.
+        threading.Thread(target=driver.watch_xid_errors, args=(self._report,), name="watch", daemon=True).start()
         for number in range(len(self._lanes)):
             threading.Thread(target=self._hear_and_make, name=f"driver-{number}", daemon=True).start()
         self._hear_and_make()
+
+    def _report(self, error: XidError) -> None:
+        self.answer(Reported(error))
 
     def _hear_and_make(self) -> None:
         try:

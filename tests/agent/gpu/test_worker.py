@@ -14,8 +14,18 @@ from pathlib import Path
 import pytest
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch
-from flyball_agent.gpu.messages import MAX_PACKET_BYTES, Opened, ShownGpu, _encoder
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, GpuNotFound, LibraryMismatch
+from flyball_agent.gpu.messages import (
+    MAX_PACKET_BYTES,
+    Failed,
+    Opened,
+    Request,
+    ShownGpu,
+    _encoder,
+    receive_answer,
+    send_now,
+)
+from flyball_agent.gpu.operations import Read
 from flyball_agent.gpu.worker_driver import WorkerDriver
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
@@ -141,6 +151,34 @@ worker.main(sys.argv[1:])
             wait_until(lambda: process.poll() is not None)
         finally:
             process.kill()
+
+
+def test_a_gpu_that_hangs_as_its_errors_are_asked_for_holds_up_no_call() -> None:
+    code = """
+import sys, time
+from flyball_agent.gpu import worker
+class Hanging:
+    boot_id = driver_load = version = "1"
+    unopened = ()
+    def __init__(self, library):
+        pass
+    def gpus(self):
+        return []
+    def watch_xid_errors(self, seen):
+        time.sleep(3600)
+worker.nvml_driver = lambda: Hanging
+worker.main(sys.argv[1:])
+"""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", code, str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=(theirs.fileno(),)), ours:  # which ends it
+        theirs.close()
+        ours.settimeout(30.0)
+        send_now(ours, Request(1, "GPU-of-nobody", Read()))
+        assert isinstance(receive_answer(ours), Opened)
+        answer = receive_answer(ours)
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, GpuNotFound)
 
 
 def test_the_largest_node_fits_into_a_packet() -> None:
