@@ -34,10 +34,14 @@ class CallTimes:
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
         self._begun_ns = clock_ns()
-        self.nanoseconds: dict[str, int] = {}
+        self._took_ns: dict[str, int] = {}
 
     def returned(self, uuid: str) -> None:
-        self.nanoseconds[uuid] = self._clock_ns() - self._begun_ns
+        self._took_ns[uuid] = self._clock_ns() - self._begun_ns
+
+    def nanoseconds(self, uuid: str) -> int:
+        """How long the call took; one of which another thread is just about to tell, as long as until now."""
+        return self._took_ns.get(uuid, self._clock_ns() - self._begun_ns)
 
 
 class SetLatencies:

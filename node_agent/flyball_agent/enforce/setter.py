@@ -178,6 +178,6 @@ class GpuSetter:
                 continue
             latency = gpu.set_latency
             if change.lock.is_range:  # to remove a lock is another call, and none that a computation waits for
-                latency = self._latencies.take(change.uuid, session, took.nanoseconds[change.uuid])
+                latency = self._latencies.take(change.uuid, session, took.nanoseconds(change.uuid))
             now_ns = self._clock_ns()
             self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=now_ns, set_latency=latency))

@@ -8,7 +8,7 @@ import pytest
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.enforce.set_latencies import SETS_KEPT, SetLatencies, SetLatency
+from flyball_agent.enforce.set_latencies import SETS_KEPT, CallTimes, SetLatencies, SetLatency
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.gpu_node import DriverSession
 from flyball_simulated_gpu.device import setters_fail_with
@@ -41,6 +41,13 @@ def test_the_last_calls_count_by_their_ranks(milliseconds: list[int]) -> None:
         assert sum(one * 1000 < least for one in last) < share * len(last)
     assert latencies.take("GPU-2", SESSION, 0).sets == 1, "each GPU by itself"
     assert latencies.take("GPU-1", DriverSession("boot", "2"), 0).sets == 1, "and each session of the driver"
+
+
+def test_a_call_of_which_nothing_is_told_yet_has_taken_until_now() -> None:
+    times = iter((100, 130, 150, 170))
+    took = CallTimes(lambda: next(times))
+    took.returned("GPU-1")
+    assert (took.nanoseconds("GPU-2"), took.nanoseconds("GPU-1")) == (50, 30)
 
 
 def latencies(rig: Rig) -> list[SetLatency | None]:
