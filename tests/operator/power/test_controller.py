@@ -702,6 +702,19 @@ def test_a_node_whose_agent_reports_nothing_any_more_counts_at_its_largest_limit
         bench.put("a", watts)
 
 
+def test_a_silent_agent_is_believed_no_more_once_its_gpu_node_could_not_be_read_for_a_moment() -> None:
+    bench = Bench(report_timeout_seconds=75.0)
+    bench.observe(row(4800))
+    bench.time = 75.1
+    assert bench.observe(row(4800)).nodes["a"].doubt
+    silent, bench.unread = bench.gpu_nodes.pop("a"), ("a",)
+    assert not bench.observe(row(4800)).all_read
+    bench.gpu_nodes["a"], bench.unread = silent, ()
+    assert bench.observe(row(4800)).nodes["a"].power.committed.limit_milliwatts == 3200_000
+    bench.put("a", 101)
+    assert bench.observe(row(4800)).nodes["a"].doubt == ""
+
+
 def test_a_node_in_doubt_is_not_opened_and_its_grant_is_not_raised() -> None:
     bench = Bench("ab")
     taints = [{"key": "flyball.dev/unacknowledged", "effect": "NoSchedule"}]

@@ -73,15 +73,21 @@ class Heartbeats:
 
     Who has been silent for too long, or has shown a sign of a boot, is so until a report that was made after that, however
     soon the sign is gone: a Node that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody
-    has looked since.
+    has looked since. So it is with a GPUNode that cannot be read: what shows meanwhile, nobody sees.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._pulses: dict[str, _Pulse] = {}
 
-    def update(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()) -> None:
-        """Take in the GPUNodes as they are now, and which nodes show a sign of a boot."""
+    def update(
+        self,
+        gpu_nodes: Mapping[str, GpuNode],
+        monotonic: float,
+        signs: Collection[str] = (),
+        unread: Collection[str] = (),
+    ) -> None:
+        """Take in the GPUNodes as they are now, which nodes show a sign of a boot, and what cannot be read."""
         for name, gpu_node in gpu_nodes.items():
             pulse = self._pulses.get(name)
             if pulse is None:
@@ -94,7 +100,10 @@ class Heartbeats:
             if name in signs:
                 pulse.doubted_at = monotonic
         for name in self._pulses.keys() - gpu_nodes.keys():
-            del self._pulses[name]
+            if name in unread:
+                self._pulses[name].doubted_at = monotonic
+            else:
+                del self._pulses[name]
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:
         """The nodes without a report for too long or since their last sign, with the seconds since the last one."""

@@ -67,6 +67,17 @@ def test_after_a_sign_of_a_boot_only_the_next_report_is_one() -> None:
     assert silent_after(beats, {"a": reported(3), "b": reported(1, name="b")}, 103.0) == {}
 
 
+def test_a_gpu_node_that_cannot_be_read_for_a_moment_is_doubted_until_its_agents_next_report() -> None:
+    """Else whoever has been silent for an hour would begin anew, and a Node that was not ready meanwhile show nothing."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": reported(1), "b": reported(1, name="b")}, 0.0)
+    assert silent_after(beats, {"a": reported(1), "b": reported(2, name="b")}, 80.0) == {"a": 80.0}
+    beats.update({}, 81.0, unread=("a", "b", "hall"))
+    assert silent_after(beats, {"a": reported(1), "b": reported(2, name="b")}, 82.0) == {"a": 82.0, "b": 2.0}
+    assert beats.next_silence_seconds(82.0) == math.inf
+    assert silent_after(beats, {"a": reported(2), "b": reported(3, name="b")}, 83.0) == {}
+
+
 # --- reports that say when they were made ------------------------------------------------------------------------------
 
 
