@@ -73,3 +73,12 @@ def test_a_report_that_is_held_up_for_too_long_lifts_no_doubt_that_there_was_bef
         Fault(13.92, "driver reload while the agent is away", "c", 6.64, 173),
     )
     assert not run(Schedule(seed, schedule_of(seed).beginning, faults)).violation
+
+
+def test_a_gpu_node_that_cannot_be_read_for_a_moment_keeps_no_agent_alive() -> None:
+    """Its agent is dead, and its driver was loaded anew: how long it has been silent is not forgotten."""
+    faults = (
+        Fault(4.0, "driver reload while the agent is away", "b", 13.0, 0),
+        Fault(8.3, "GPUNode cannot be read", "b", 0.1, 0),
+    )
+    assert not run(Schedule(0, BEGINNING, faults)).violation

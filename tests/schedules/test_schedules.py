@@ -287,6 +287,15 @@ def test_a_raise_that_a_driver_takes_late_is_reckoned_with_until_it_has() -> Non
     )
 
 
+def test_a_node_that_is_imaged_anew_counts_with_the_gpus_that_it_had() -> None:
+    """Its agent has neither a driver nor a journal, and so reports none."""
+    assert not violation_of(
+        fault(2.75, "cap changes", "row", number=693),
+        fault(4.65, "cap changes", "rack", number=336),
+        fault(4.84, "node is imaged anew, and its driver comes late", "b", 3.0),
+    )
+
+
 def test_a_store_put_back_by_less_than_a_second_is_noticed() -> None:
     """No renewal of the Lease was lost with it, by whose version longer ones are noticed."""
     assert not violation_of(

@@ -118,6 +118,21 @@ def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
     return {"metadata": {"resourceVersion": resource_version}, "status": patch}
 
 
+def gpus_of_before(before: GpuNodeStatus) -> tuple[GpuReport, ...]:
+    """The GPUs that another agent has reported, for one that sees none and whose journal knows none: nothing says that they
+    are gone, and they may draw whatever they can be set to. What was read of them is past."""
+    return tuple(
+        replace(
+            gpu,
+            limits=replace(gpu.limits, requested_milliwatts=None, enforced_milliwatts=None),
+            pod=None,
+            energy_millijoules=None,
+            power_milliwatts=None,
+        )
+        for gpu in before.devices
+    )
+
+
 def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetime) -> GpuReport:
     limits, clocks, reading = gpu.limits, gpu.limits.clocks_megahertz, gpu.reading
     return GpuReport(

@@ -12,10 +12,11 @@ import pytest
 from flyball_agent.cluster.brake_watch import BrakeWatch
 from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object
-from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
+from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus, GpuReport, PodReference, PowerLimits
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec, power_brake_object
-from flyball_api.values.units import NodeMilliwatts
-from flyball_api.writing import to_patch
+from flyball_api.reading import read_status
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.writing import to_json, to_patch
 from flyball_kube.errors import ApiUnreachable
 from flyball_kube.session import ApiSession
 from msgspec.structs import replace
@@ -38,6 +39,7 @@ class Agent:
         self.significant: tuple[str, ...] = ("first",)
         enforced = SimpleNamespace(acknowledged=None)
         self.state: Any = SimpleNamespace(counts=SimpleNamespace(rounds=1), enforced=enforced, node="a", version="1")
+        self.gpus: tuple[GpuReport, ...] = ()
         self.specs: list[object] = []
         self.acknowledged: Sequence[Acknowledgement] | None = ()
 
@@ -50,7 +52,7 @@ class Agent:
         self.round_made.set()
 
     def status(self, previous: GpuNodeStatus) -> GpuNodeStatus:
-        return GpuNodeStatus(mode=self.significant[0])
+        return GpuNodeStatus(mode=self.significant[0], devices=self.gpus)
 
     def status_published(self, round_number: int) -> None: ...
 
@@ -172,6 +174,55 @@ def test_what_was_acknowledged_is_not_known_while_the_api_server_cannot_say_it()
         server.hides_brakes = False
         await reading
         assert agent.acknowledged == ()
+
+    play(course)
+
+
+def gpus_that_stand(server: Server) -> tuple[GpuReport, ...]:
+    item = server.api.get("gpunodes", "a")
+    assert item is not None
+    return read_status(item, GpuNodeStatus)[0].devices
+
+
+def test_gpus_that_another_agent_has_reported_stand_until_this_one_knows_of_any() -> None:
+    """Without a driver and a journal it sees none; they are there, and what was read of them is past."""
+    most = MilliwattsPerGpu(450_000)
+    static = GpuReport("GPU-1", 0, "A100", PowerLimits(max_milliwatts=most))
+    limits = replace(static.limits, requested_milliwatts=most, enforced_milliwatts=most)
+    as_read = replace(static, limits=limits, pod=PodReference("team", "x"), energy_millijoules=5, power_milliwatts=most)
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(1.0)
+        await server.patch(STATUS, {"status": {"devices": [to_json(as_read)]}})
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == (static,)
+        agent.gpus = (GpuReport("GPU-2"),)
+        agent.say("its driver has come")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == agent.gpus
+        agent.gpus = ()
+        agent.say("it was told to forget it")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == ()
+
+    play(course)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_another_governor_may_know_less_than_the_one_before_it(new: bool) -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        agent.gpus = (GpuReport("GPU-1"),)
+        await asyncio.sleep(1.0)
+        if new:
+            channel.governor_is_new()
+            await channel.reread()
+        agent.gpus = ()
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        assert len(gpus_that_stand(server)) == new
 
     play(course)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -303,6 +304,26 @@ async def _reboot(world: World, fault: Fault) -> None:
     world.later(noticed, not_ready if fault.number % 2 else kubelet)
 
 
+@_kind("node is imaged anew, and its driver comes late", "reboots", NODES, 6.0)
+async def _imaged(world: World, fault: Fault) -> None:
+    """Of what it was only its name is left: no journal, and nothing that shows GPUs before there is a driver."""
+    machine, gpu_node = world.machines[fault.target], world.api.get("gpunodes", fault.target)
+    if gpu_node is None or not gpu_node.get("status", {}).get("devices"):
+        return  # its Node alone says that it has GPUs
+    await world.stop_agent(fault.target, 0.1 + fault.number % 10 / 10)
+    machine.reboot()
+    machine.disk.forget()
+    world.journal_path(fault.target).unlink(missing_ok=True)
+    machine.driver_comes_at = asyncio.get_running_loop().time() + fault.seconds
+
+    async def kubelet() -> None:
+        if world.api.get("nodes", machine.name) is not None:
+            world.api.put("nodes", machine.as_node())
+
+    world.later(0.2 + fault.number % 5 / 5, kubelet)
+    world.later(fault.seconds + 0.5, kubelet)
+
+
 @_kind("driver reload", "reboots", NODES)
 async def _reload(world: World, fault: Fault) -> None:
     world.machines[fault.target].reload_driver("driver reload")
@@ -409,13 +430,31 @@ async def _gpu_node_deleted(world: World, fault: Fault) -> None:
 
 @_kind("GPUNode is deleted without its finalizer", "objects", NODES)
 async def _gpu_node_forced(world: World, fault: Fault) -> None:
-    """And made anew by the operator, under the same name. Where its Node is gone, too, or stands there without its labels,
-    that would be the word that the machine is, or where it hangs: then it is deleted as everything else is."""
+    """And made anew by the operator, under the same name. Where its Node is gone, too, or stands there without its labels
+    or its GPUs, that would be the word that the machine is, or where it hangs: then it is deleted as everything else is."""
     node, labels = world.api.get("nodes", fault.target), world.machines[fault.target].labels
-    if node is None or not labels.items() <= node["metadata"].get("labels", {}).items():
+    known = node is not None and labels.items() <= node["metadata"].get("labels", {}).items()
+    if not known or not node["status"]["capacity"]:
         world.api.remove("gpunodes", fault.target)
     else:
         world.api.force_away("gpunodes", fault.target)
+
+
+@_kind("GPUNode cannot be read", "objects", NODES, 3.0)
+async def _unreadable(world: World, fault: Fault) -> None:
+    """Until somebody puts right what somebody had edited."""
+    item = world.api.get("gpunodes", fault.target)
+    if item is None or not isinstance(item["spec"].get("jobs"), list):
+        return
+    jobs = item["spec"]["jobs"]
+    world.api.put("gpunodes", {**item, "spec": item["spec"] | {"jobs": "none"}})
+
+    async def put_right() -> None:
+        now = world.api.get("gpunodes", fault.target)
+        if now is not None and now["spec"].get("jobs") == "none":
+            world.api.put("gpunodes", {**now, "spec": now["spec"] | {"jobs": jobs}})
+
+    world.later(fault.seconds, put_right)
 
 
 @_kind("brakes and their acknowledgements are deleted", "objects", ("all",))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from flyball_agent.gpu.gpu import DriverUnavailable
+from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_simulated_gpu.device import DeviceFault, check_power_limit
 from flyball_simulated_gpu.physics import DeviceConstants, DeviceState
 from flyball_simulated_gpu.virtual import VirtualDevice, VirtualNode
@@ -88,7 +90,8 @@ class WatchedDevice:
 
 
 class Machine:
-    """One node: its GPUs, its boots, its disk, and the labels that say where it hangs."""
+    """One node: its GPUs, its boots, its disk, and the labels that say where it hangs. There is no driver before
+    `driver_comes_at`, and so nothing that tells the kubelet of GPUs."""
 
     def __init__(self, name: str, labels: Mapping[str, str], loop: asyncio.AbstractEventLoop, referee: Referee) -> None:
         self.name = name
@@ -96,6 +99,7 @@ class Machine:
         self.disk = FailingDisk()
         self.held: dict[int, str] = {}  # which pod, by its name, holds which GPU
         self.boots = 1
+        self.driver_comes_at = 0.0
         self._loop = loop
         self._booted_at = loop.time() - 1000.0
         self._referee = referee
@@ -114,6 +118,12 @@ class Machine:
     @property
     def watched(self) -> list[WatchedDevice]:
         return self.node.devices  # type: ignore[return-value]
+
+    def driver(self) -> SimulatedDriver:
+        """Open the driver; raises DriverUnavailable while there is none."""
+        if self._loop.time() < self.driver_comes_at:
+            raise DriverUnavailable("open", detail="it is still being installed")
+        return SimulatedDriver(self.node)
 
     def reload_driver(self, cause: str) -> None:
         self.node.driver_load += 1
@@ -134,14 +144,14 @@ class Machine:
 
     def as_node(self, *, ready: bool = True, labelled: bool = True) -> Json:
         """The Node object that its kubelet registers."""
-        labels = self.labels if labelled else {}
-        product = {"kubernetes.io/hostname": self.name, "nvidia.com/gpu.product": A100}
+        labels, shows_gpus = self.labels if labelled else {}, self._loop.time() >= self.driver_comes_at
+        product = {"nvidia.com/gpu.product": A100} if shows_gpus else {}
         return {
             "kind": "Node",
-            "metadata": {"name": self.name, "labels": {**product, **labels}},
+            "metadata": {"name": self.name, "labels": {"kubernetes.io/hostname": self.name, **product, **labels}},
             "spec": {},
             "status": {
-                "capacity": {"nvidia.com/gpu": str(GPUS)},
+                "capacity": {"nvidia.com/gpu": str(GPUS)} if shows_gpus else {},
                 "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
                 "nodeInfo": {"bootID": self.node.boot_id},
             },

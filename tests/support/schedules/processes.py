@@ -20,9 +20,10 @@ from typing import Any, cast
 from flyball_agent.cluster.brake_watch import BrakeWatch
 from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
 from flyball_agent.cluster.lease_watch import LeaseWatch
+from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.journal import Disk, Journal
 from flyball_agent.govern.governor import AgentFailed
-from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.gpu.gpu import GpuDriver, GpuError
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
@@ -352,13 +353,18 @@ class FailingDisk(Disk):
             if path.exists():
                 path.write_bytes(content)
 
+    def forget(self) -> None:
+        """Another disk is in its place."""
+        self._synced.clear()
+
     def _fail(self) -> None:
         if self.sick:
             raise OSError(28, os.strerror(28))
 
 
 class Disks:
-    """Waits for disks as `flyball_agent.off_loop.begin` does, without threads: while `hung`, nothing returns."""
+    """Waits for disks, and for drivers to open, as `flyball_agent.off_loop.begin` does, without threads: while `hung`,
+    nothing returns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.hung = False
@@ -375,7 +381,7 @@ class Disks:
             return
         try:
             future.set_result(call())
-        except OSError as error:
+        except (OSError, GpuError) as error:
             future.set_exception(error)
 
 
@@ -385,6 +391,7 @@ class AgentProcess:
     def __init__(
         self,
         node: VirtualNode,
+        open_driver: Callable[[], GpuDriver],
         folder: Path,
         disk: FailingDisk,
         pods: Pods,
@@ -396,11 +403,16 @@ class AgentProcess:
         self.link = link
         session = cast(ApiSession, link.session())
         self._journal = Journal(folder, node.name, disk=disk)
+        try:
+            driver = open_driver()
+        except GpuError as error:
+            driver = AbsentDriver(error, node.boot_id)
         self.agent = SingleProcessAgent(
             node.name,
-            SimulatedDriver(node),
+            driver,
             self._journal,
             pods,
+            open_driver=open_driver,
             tick_seconds=TICK_SECONDS,
             clock_ns=clock_ns,
             wall_seconds=wall_seconds,

@@ -14,6 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from flyball_agent import off_loop
+from flyball_agent.clock import NANOSECONDS
+from flyball_agent.govern import driver_keeper
 from flyball_operator.power.grants import brakes
 
 from tests.support.schedules.faults import END_SECOND, KINDS, Fault, Schedule
@@ -51,7 +53,8 @@ def run(schedule: Schedule, *, keep_trace: bool = False, play: Play | None = Non
             world = World(loop, Path(folder), schedule.seed, keep_trace=keep_trace)
             logs = _logs_into(world) if keep_trace else _without_logs()
             few_nodes = patch.object(brakes, "FEWEST_NODES", 1)
-            with logs, few_nodes, patch.object(off_loop, "begin", world.disks.begin):
+            reopening = patch.object(driver_keeper, "REOPEN_NS", NANOSECONDS // 2)
+            with logs, few_nodes, reopening, patch.object(off_loop, "begin", world.disks.begin):
                 loop.run_until_complete((play or _play)(world, schedule))
             verdict = world.referee.verdict
             return Outcome(

@@ -282,6 +282,7 @@ class World:
         try:
             self.agents[name] = AgentProcess(
                 machine.node,
+                machine.driver,
                 self._folder,
                 machine.disk,
                 self._pod_sources[name],
