@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from flyball_api.values.units import MilliwattsPerGpu
 
-from flyball_agent.enforce.gpu_state import ComingLimit, GpuFailure, GpuState, Holders
+from flyball_agent.enforce.gpu_state import ComingLimits, GpuFailure, GpuState, Holders
 from flyball_agent.enforce.records import JournalState
 from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
@@ -87,8 +87,11 @@ def find_gpus(
     return gpus
 
 
-def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimit]:
-    return {uuid: ComingLimit(intent.new_milliwatts, asked_ns) for uuid, intent in journal.intents.items()}
+def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
+    return {
+        uuid: ComingLimits((*intent.coming_milliwatts, intent.new_milliwatts), asked_ns)
+        for uuid, intent in journal.intents.items()
+    }
 
 
 def unnamed_uuid(index: int) -> str:

@@ -74,20 +74,36 @@ class GpuFailure:
 COMING_NS = 10_000_000_000
 
 
-class ComingLimit(Struct, frozen=True):
-    """The highest limit that a GPU was set to since it last took one, and when it was set last: it may take effect yet."""
+# Of more limits that are to come, the highest stands for all but the last.
+MAX_COMING = 8
 
-    limit_milliwatts: MilliwattsPerGpu
+
+class ComingLimits(Struct, frozen=True):
+    """The limits that a GPU was set to and may have yet to take, in the order in which its driver works them off, and when
+    it was set last. The first may be the one that it has."""
+
+    limits_milliwatts: tuple[MilliwattsPerGpu, ...]
     asked_ns: int
 
     def may_come(self, now_ns: int) -> bool:
-        """Whether it may still be taken."""
+        """Whether any may still be taken."""
         return now_ns - self.asked_ns < COMING_NS
 
-    def after(self, new_milliwatts: MilliwattsPerGpu, now_ns: int) -> ComingLimit:
-        """With another one asked for: either may be taken yet."""
-        before = self.limit_milliwatts if self.may_come(now_ns) else new_milliwatts
-        return ComingLimit(max(before, new_milliwatts), now_ns)
+    def after(self, new_milliwatts: MilliwattsPerGpu, now_ns: int) -> ComingLimits:
+        """With another one asked for."""
+        limits = self.limits_milliwatts if self.may_come(now_ns) else ()
+        if limits[-1:] != (new_milliwatts,):
+            limits = (*limits, new_milliwatts)
+        if len(limits) > MAX_COMING:
+            limits = max(limits[:-1]), new_milliwatts
+        return ComingLimits(limits, now_ns)
+
+    def once_read(self, requested_milliwatts: MilliwattsPerGpu) -> ComingLimits | None:
+        """Those from the first one on that the GPU has been read to have; None where there is no other."""
+        if requested_milliwatts not in self.limits_milliwatts:
+            return self
+        left = self.limits_milliwatts[self.limits_milliwatts.index(requested_milliwatts) :]
+        return replace(self, limits_milliwatts=left) if len(left) > 1 else None
 
 
 class LimitRefusal(Struct, frozen=True):
@@ -125,7 +141,7 @@ class GpuState(Struct, frozen=True):
     failure: GpuFailure | None = None
     set_error: str | None = None
     refusal: LimitRefusal | None = None
-    coming: ComingLimit | None = None
+    coming: ComingLimits | None = None
     ours_milliwatts: MilliwattsPerGpu | None = None
     before_drift_milliwatts: MilliwattsPerGpu | None = None
     above_since_ns: int | None = None  # since when it holds more than its target
@@ -142,6 +158,10 @@ class GpuState(Struct, frozen=True):
     @property
     def requested_milliwatts(self) -> MilliwattsPerGpu | None:
         return None if self.limit is None else self.limit.requested_milliwatts
+
+    def coming_milliwatts(self, now_ns: int) -> tuple[MilliwattsPerGpu, ...]:
+        """The limits that it was set to and may have yet to take, in order."""
+        return self.coming.limits_milliwatts if self.coming is not None and self.coming.may_come(now_ns) else ()
 
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""
@@ -160,9 +180,8 @@ class GpuState(Struct, frozen=True):
     def read(self, reading: GpuReading, now_ns: int, elapsed_seconds: float) -> GpuState:
         """The GPU after it was read, `elapsed_seconds` after the last time. One that failed before was perhaps reset,
         which removes locks."""
-        coming, limit = self.coming, reading.limit
-        if coming is not None and limit.requested_milliwatts >= coming.limit_milliwatts:
-            coming = None  # it has come
+        limit = reading.limit
+        coming = self.coming and self.coming.once_read(limit.requested_milliwatts)
         return replace(
             self,
             reading=reading,
@@ -189,7 +208,7 @@ class GpuState(Struct, frozen=True):
         set_error = None if outcome is None else str(outcome)
         coming = self.coming
         if outcome is None or isinstance(outcome, CallTimedOut):  # any other says that nothing comes of it
-            coming = (coming or ComingLimit(new_milliwatts, now_ns)).after(new_milliwatts, now_ns)
+            coming = (coming or ComingLimits((), now_ns)).after(new_milliwatts, now_ns)
         if isinstance(read_back, GpuError):
             held = max(self.held_milliwatts, new_milliwatts)
             failed = self.failed(read_back)
@@ -200,8 +219,7 @@ class GpuState(Struct, frozen=True):
             set_error = (
                 f"{self.uuid}: set to {new_milliwatts} mW with success, reads back {read_back.requested_milliwatts} mW"
             )
-        if taken:
-            coming = None  # a driver works off what it is asked in order
+        coming = coming and coming.once_read(read_back.requested_milliwatts)
         last = self.refusal
         times = last.times + 1 if last is not None and last.limit_milliwatts == new_milliwatts else 1
         return replace(
@@ -235,9 +253,9 @@ class GpuState(Struct, frozen=True):
         return replace(self, xid_errors=counts, last_xid=xid)
 
 
-def _held(limit: PowerLimitReading, coming: ComingLimit | None, now_ns: int) -> MilliwattsPerGpu:
+def _held(limit: PowerLimitReading, coming: ComingLimits | None, now_ns: int) -> MilliwattsPerGpu:
     held = limit.held_milliwatts
-    return max(held, coming.limit_milliwatts) if coming is not None and coming.may_come(now_ns) else held
+    return max(held, *coming.limits_milliwatts) if coming is not None and coming.may_come(now_ns) else held
 
 
 def _add(seconds: Mapping[int, float], reasons: int, elapsed_seconds: float) -> Mapping[int, float]:

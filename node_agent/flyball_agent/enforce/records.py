@@ -60,11 +60,12 @@ class BrakesFollowed(Struct, frozen=True, tag_field="t", tag="brakes"):
 
 
 class Intent(Struct, frozen=True, array_like=True):
-    """One set of a power limit, as it was meant."""
+    """One set of a power limit, as it was meant, and what the GPU had yet to take of the sets before it, in their order."""
 
     uuid: str
     old_milliwatts: MilliwattsPerGpu
     new_milliwatts: MilliwattsPerGpu
+    coming_milliwatts: tuple[MilliwattsPerGpu, ...] = ()
 
 
 class Intents(Struct, frozen=True, tag_field="t", tag="intent"):

@@ -70,7 +70,16 @@ class GpuSetter:
         if not sets:
             self._note_forbidden(self._forbidden)  # none was asked again: it is still so
             return
-        intents = tuple(Intent(change.uuid, change.old_milliwatts, change.new_milliwatts) for change in sets)
+        now_ns = self._clock_ns()
+        intents = tuple(
+            Intent(
+                change.uuid,
+                change.old_milliwatts,
+                change.new_milliwatts,
+                self._state.gpus[change.uuid].coming_milliwatts(now_ns),
+            )
+            for change in sets
+        )
         try:
             self._journal.note(Intents(*grant.version, intents))
             if kind == "raise":  # no cut waits for a disk; what is written here is synced before it is acknowledged

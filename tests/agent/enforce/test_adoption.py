@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, find_gpus, unnamed_uuid
-from flyball_agent.enforce.gpu_state import ComingLimit, GpuState
+from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
 from flyball_agent.enforce.records import FoundGpu, FoundGpus, Intent, Intents, JournalState
 from flyball_agent.gpu.gpu import CallTimedOut, Gpu, GpuError, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -47,10 +47,11 @@ def test_what_a_gpu_holds_before_it_is_read_is_what_was_last_set_only_in_the_sam
 ) -> None:
     (gpu,) = shown()
     journal = remembering("GPU-gone")
-    sets = (Intent(uuid, MilliwattsPerGpu(old), MilliwattsPerGpu(new)) for uuid in (gpu.uuid, "GPU-gone"))
-    journal.apply(Intents(1, 1, tuple(sets)))
+    limits = MilliwattsPerGpu(old), MilliwattsPerGpu(new), (MilliwattsPerGpu(180_000),)
+    journal.apply(Intents(1, 1, tuple(Intent(uuid, *limits) for uuid in (gpu.uuid, "GPU-gone"))))
     resumed = find_gpus([gpu], journal, resumed_at_ns=NOW_NS)
-    assert {found.coming for found in resumed.values()} == {ComingLimit(MilliwattsPerGpu(new), NOW_NS)}
+    coming = ComingLimits((MilliwattsPerGpu(180_000), MilliwattsPerGpu(new)), NOW_NS)
+    assert {found.coming for found in resumed.values()} == {coming}
     assert {uuid: found.held_milliwatts for uuid, found in resumed.items()} == {gpu.uuid: 200_000, "GPU-gone": 200_000}
     # A load of the driver puts back the defaults, and forgets what it was asked for.
     anew = find_gpus([gpu], journal, resumed_at_ns=None)

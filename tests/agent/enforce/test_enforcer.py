@@ -672,6 +672,38 @@ def test_a_raise_that_an_agent_asked_for_before_its_end_may_come_under_the_next_
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
+def test_of_two_raises_that_an_agent_asked_for_before_its_end_the_first_may_come_under_the_next_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is late works them off in order; only the last set of each GPU is in the journal."""
+    coming = late_raise(rig, monkeypatch)
+    with monkeypatch.context() as late:
+        late.setattr(type(rig.node.devices[0]), "set_power_limit_milliwatts", lambda gpu, mw: coming.append(mw))
+        rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 150_000), job_grant("bert", 100_000)))
+        rig.step(1)
+    assert coming == [200_000, 150_000]
+    rig.restart()
+    rig.enforcer.accept(gpu_node_spec(4, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    for milliwatts in coming:
+        rig.node.devices[0].set_power_limit_milliwatts(milliwatts)
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def test_what_a_cut_has_taken_is_not_counted_any_more_by_the_next_process(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 600_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    rig.enforcer.accept(gpu_node_spec(2, 500_000, job_grant("gpt2", 200_000)))
+    rig.step()
+    rig.restart()
+    rig.enforcer.accept(gpu_node_spec(2, 500_000, job_grant("gpt2", 200_000)))
+    rig.step()
+    assert rig.acknowledged == (1, 2, 500_000)
+
+
 def test_an_out_of_band_cap_is_no_drift_and_its_room_is_not_given_away(rig: Rig) -> None:
     rig.hold("gpt2", 0, 1)
     rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000)))
