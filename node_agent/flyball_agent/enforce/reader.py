@@ -97,7 +97,8 @@ class GpuReader:
             return gpu
         self._state.counts.counter_resets += 1
         self._log.warning("energy counter fell back", uuid=gpu.uuid)
-        return gpu.forgotten_by_driver()
+        # A counter may begin anew without a load of the driver: what that was asked for may come all the same.
+        return gpu.forgotten_by_driver().changed(coming=gpu.coming)
 
     def note_failure(self, gpu: GpuState, error: GpuError) -> None:
         self._state.counts.errors[(error.operation, error.code)] += 1

@@ -704,6 +704,18 @@ def test_what_a_cut_has_taken_is_not_counted_any_more_by_the_next_process(rig: R
     assert rig.acknowledged == (1, 2, 500_000)
 
 
+def test_a_raise_may_come_though_an_energy_counter_began_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That alone proves no load of the driver."""
+    rig.step(10)
+    late_raise(rig, monkeypatch)
+    rig.node.devices[0].reset_energy_counter()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    for _ in range(2):
+        rig.step(1)
+    assert rig.enforcer.state.counts.counter_resets == 1
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+
+
 def test_an_out_of_band_cap_is_no_drift_and_its_room_is_not_given_away(rig: Rig) -> None:
     rig.hold("gpt2", 0, 1)
     rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000)))
