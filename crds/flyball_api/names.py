@@ -37,6 +37,7 @@ LABEL_GPU_COUNT = "nvidia.com/gpu.count"
 LABEL_GPU_REPLICAS = "nvidia.com/gpu.replicas"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+RENDEZVOUS_PORT = 29400
 
 LEADER_LEASE = "flyball-operator"
 DEFAULT_NAMESPACE = "flyball-system"

@@ -10,7 +10,9 @@ from typing import Any
 
 import orjson
 import pytest
+from flyball_api.names import LABEL_JOB_UID
 from flyball_kube.errors import ApiError
+from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.nodes import set_cordoned
 from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
 
@@ -318,6 +320,38 @@ def test_the_service_is_there_before_any_pod_runs_and_repaired(bench: Bench) -> 
         lambda: [item["metadata"]["name"] for item in bench.objects("services")] == ["wide-2"],
         lambda: f"the Service goes with its Job; {[item['metadata']['name'] for item in bench.objects('services')]}",
     )
+
+
+DAMAGES: tuple[dict[str, Any], ...] = (
+    {"spec": {"selector": {"app": "other"}}},
+    {"spec": {"selector": {LABEL_JOB_UID: None}}},
+    {"spec": {"publishNotReadyAddresses": False}},
+    {"spec": {"ports": [{"name": "rendezvous", "port": 80}]}},
+    {"spec": {"type": "ExternalName", "externalName": "example.org", "clusterIP": None}},
+    {"metadata": {"labels": {LABEL_JOB_UID: None}}},
+    {"metadata": {"ownerReferences": None}, "spec": {"selector": None}},
+)
+
+
+def test_a_damaged_service_is_put_right_while_the_job_runs(bench: Bench) -> None:
+    bench.submit("wide", gpus=(16, 16), iterations=LONG)
+    bench.wait_running("wide", 16)
+    path = f"/api/v1/namespaces/{bench.namespace}/services/wide-1"
+    made = bench.api.patch(path, {"metadata": {"annotations": {"theirs": "kept"}}})
+    pods = {pod["metadata"]["uid"] for pod in bench.objects("pods")}
+    for damage in DAMAGES:
+        assert as_made(bench.api.patch(path, damage)) != as_made(made), damage
+        what = f"put right after {damage}"
+        mended = bench.api.wait_for(path, lambda raw: raw is not None and as_made(raw) == as_made(made), what=what)
+        assert mended["metadata"]["uid"] == made["metadata"]["uid"]
+    assert {pod["metadata"]["uid"] for pod in bench.objects("pods")} == pods
+    assert (bench.job("wide") or {})["status"]["applied"]["incarnation"] == 1
+
+
+def as_made(service: Json) -> Json:
+    """What somebody could have changed of a Service."""
+    metadata = {key: service["metadata"].get(key) for key in ("labels", "annotations", "ownerReferences")}
+    return {**metadata, "spec": service["spec"]}
 
 
 def test_a_misspelt_field_of_the_template_is_refused(bench: Bench) -> None:

@@ -34,7 +34,7 @@ class ClusterState:
     unread: tuple[str, ...]
     age_seconds: float
     brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
-    services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # their names, by the job's uid
+    services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # whole ones, by the job's uid
     used: Mapping[str, Needs] = field(default_factory=dict)  # by pods that are not Flyball's, by the node's name
     gpu_quotas: Sequence[GpuQuota] = ()
     energy_quotas: Sequence[EnergyQuota] = ()

@@ -329,7 +329,7 @@ class Watches:
         services_of: dict[str, set[str]] = {}
         for service in self.services:
             job = jobs.get(service.job_uid)
-            if job is not None and job.namespace == service.namespace and not service.deleting:
+            if job is not None and job.namespace == service.namespace and service.whole and not service.deleting:
                 services_of.setdefault(job.uid, set()).add(service.name)
         reports_of: dict[str, list[tuple[str, PodReport]]] = {}
         gpu_nodes = {view.name: self._acknowledged(view) for view in self.gpu_nodes}

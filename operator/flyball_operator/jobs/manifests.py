@@ -22,6 +22,7 @@ from flyball_api.names import (
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
     PLACEMENT_GATE,
+    RENDEZVOUS_PORT,
     SOCKET_VOLUME,
 )
 from flyball_api.values.times import format_time
@@ -31,7 +32,6 @@ from flyball_operator.jobs.pipeline_points import iteration_seconds, pipeline_ob
 
 JsonObject = dict[str, Any]
 
-RENDEZVOUS_PORT = 29400
 # A volume of this name, where the template mounts one, is where checkpoints go.
 CHECKPOINT_VOLUME = "checkpoint"
 # Where a pod finds the agent's socket: its own folder of the node's, named by its UID, so that no other pod's is in sight.
@@ -345,4 +345,23 @@ def incarnation_service(incarnation: IncarnationView) -> JsonObject:
             "selector": labels,
             "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
         },
+    }
+
+
+def mended_service(incarnation: IncarnationView, found: JsonObject) -> JsonObject | None:
+    """The Service `found` under the incarnation's name as it was made; None where it is another's, or about to go.
+
+    Labels, annotations and owners that others have added to it stay.
+    """
+    metadata, made = found["metadata"], incarnation_service(incarnation)
+    labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
+    others = [owner for owner in owners if owner.get("uid") != incarnation.uid]
+    is_ours = labels.get(LABEL_JOB_UID) == incarnation.job_uid or len(others) < len(owners)
+    if not is_ours or metadata.get("deletionTimestamp"):
+        return None
+    own = made["metadata"]
+    own_labels, (owner,) = own["labels"], own["ownerReferences"]
+    return {
+        **made,
+        "metadata": {**metadata, "labels": {**labels, **own_labels}, "ownerReferences": [*others, owner]},
     }

@@ -13,7 +13,8 @@ from flyball_api.names import (
     LABEL_JOB_NAME,
     PLACEMENT_GATE,
 )
-from flyball_api.workloads import PlainJob, PodView
+from flyball_api.workloads import IncarnationView, PlainJob, PodView, read_service
+from flyball_kube.errors import ApiError
 from flyball_kube.resources import (
     CONFIG_MAPS,
     ENERGY_AWARE_JOBS,
@@ -26,7 +27,7 @@ from flyball_kube.resources import (
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult, combined
-from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
+from flyball_operator.jobs.manifests import incarnation_job, incarnation_service, mended_service
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.jobs.runs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
@@ -100,12 +101,28 @@ class JobWrites(Writer):
         return await self._write("check-template", JOBS, ask)
 
     async def create_service(self, action: CreateService) -> WriteResult:
-        """Make the Service of an incarnation, which goes with its Job."""
-        item = action.incarnation
+        """Make the Service of an incarnation, which goes with its Job; or put it right where somebody has changed it."""
+        return await self._write("create-service", SERVICES, lambda: self._put_service(action.incarnation))
+
+    async def _put_service(self, item: IncarnationView) -> JsonObject:
         service = incarnation_service(item)
-        return await self._write(
-            "create-service", SERVICES, lambda: self._session.create(SERVICES.path(item.namespace), service)
-        )
+        try:
+            return await self._session.create(SERVICES.path(item.namespace), service)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            taken = error
+        path = SERVICES.path(item.namespace, item.name)
+        found = await self._session.get(path)
+        mended = mended_service(item, found)
+        if mended is None:
+            raise taken
+        self._check()
+        answer = await self._session.replace(path, mended)
+        if not read_service(answer).whole:  # what does so at once would do so at each attempt
+            words = f"Service {item.name} was put right, and something changed it in the same moment"
+            raise ApiError(409, "Conflict", words, f"PUT {path}")
+        return answer
 
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
         """Delete an incarnation's Job, and with it, by the garbage collector, its pods and their Service."""

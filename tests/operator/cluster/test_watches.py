@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.names import LABEL_JOB_UID
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError
 from flyball_kube.resources import (
@@ -32,12 +31,14 @@ from flyball_kube.server_clock import ServerClock
 from flyball_kube.session import ApiSession
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.cluster.watches import PATIENCE_FOR_CLAIMS, Watches, logging_problems
+from flyball_operator.jobs.manifests import incarnation_service
 
 from tests.support.operator_objects import (
     FLOOR,
     NOW,
     Json,
     grant,
+    incarnation_view,
     raw_batch_job,
     raw_gpu_node,
     raw_job,
@@ -458,18 +459,16 @@ async def test_what_cannot_be_read_and_power_depends_on_is_named(kind: str) -> N
     assert watches.cluster().unread == ("odd",)
 
 
-async def test_a_service_of_another_namespace_is_no_jobs_own() -> None:
+async def test_a_service_of_another_namespace_or_a_damaged_one_is_no_jobs_own() -> None:
     """Gates would open for ranks that cannot find each other."""
     watches = await watches_of(Lists(jobs=[raw_job()]))
-    for version, namespace in enumerate(("others", "team"), start=7):
-        metadata = {
-            "name": f"of-{namespace}",
-            "namespace": namespace,
-            "resourceVersion": str(version),
-            "labels": {LABEL_JOB_UID: "uid-train"},
-        }
-        watches.services._store(f"{namespace}/of-{namespace}", {"kind": "Service", "metadata": metadata})
-    assert watches.cluster().services_of == {"uid-train": {"of-team"}}
+    for version, (namespace, number) in enumerate((("others", 1), ("team", 2), ("team", 3)), start=7):
+        raw = incarnation_service(incarnation_view("uid-train", number, ("a", 4)))
+        raw["metadata"] |= {"namespace": namespace, "resourceVersion": str(version)}
+        if number == 3:
+            raw["spec"]["selector"] = {"app": "other"}
+        watches.services._store(f"{namespace}/train-{number}", raw)
+    assert watches.cluster().services_of == {"uid-train": {"train-2"}}
 
 
 async def test_a_leader_that_reads_anew_reads_all_that_power_depends_on() -> None:

@@ -18,6 +18,7 @@ from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.jobs.manifests import incarnation_service
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.jobs.runs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
@@ -416,6 +417,66 @@ async def test_a_service_belongs_to_the_job_of_its_incarnation() -> None:
     assert (method, path) == ("POST", "/api/v1/namespaces/team/services")
     (owner,) = body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "train-1", "batch-uid-train-1")
+
+
+SERVICE = "/api/v1/namespaces/team/services/train-1"
+TRAIN_1 = incarnation_view("uid-train", 1, ("a", 4))
+
+
+def damaged_service(**metadata: Any) -> Json:
+    """The Service of the first incarnation as it stands in the cluster, but for its selector."""
+    made = incarnation_service(TRAIN_1)
+    spec = {**made["spec"], "selector": {"app": "other"}, "type": "ClusterIP"}
+    return {**made, "metadata": {**made["metadata"], "uid": "s", "resourceVersion": "7", **metadata}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "left",
+    [{}, {"labels": {"team": "x"}}, {"ownerReferences": [], "annotations": {"mesh": "off"}}],
+    ids=["selector", "labels", "owner"],
+)
+async def test_a_service_that_somebody_has_changed_is_put_right_and_keeps_what_others_added(left: Json) -> None:
+    desk = Desk()
+    desk.server.answers[f"POST {SERVICE.rpartition('/')[0]}"] = error(409)
+    desk.server.answers[f"GET {SERVICE}"] = damaged_service(**left)
+    desk.server.answers[f"PUT {SERVICE}"] = whole = incarnation_service(TRAIN_1)
+    assert (await desk.executor.create_service(CreateService(TRAIN_1))).done
+    method, path, body = desk.server.asked[-1]
+    assert (method, path, body["spec"]) == ("PUT", SERVICE, whole["spec"])
+    metadata = body["metadata"]
+    assert metadata["labels"] == {**left.get("labels", {}), **whole["metadata"]["labels"]}
+    assert metadata["ownerReferences"] == whole["metadata"]["ownerReferences"]
+    assert (metadata["uid"], metadata["resourceVersion"]) == ("s", "7")
+    assert metadata.get("annotations") == left.get("annotations")
+    assert desk.absorbed[0][1] == whole
+
+
+@pytest.mark.parametrize(
+    "of_another",
+    [
+        {"labels": {}, "ownerReferences": []},
+        {"labels": {"flyball.dev/job-uid": "other"}, "ownerReferences": [{"kind": "Job", "uid": "other"}]},
+        {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    ],
+    ids=["nobody", "another", "leaving"],
+)
+async def test_a_service_of_somebody_else_under_its_name_is_left_alone(of_another: Json) -> None:
+    desk = Desk()
+    desk.server.answers[f"POST {SERVICE.rpartition('/')[0]}"] = error(409, "services train-1 already exists")
+    desk.server.answers[f"GET {SERVICE}"] = damaged_service(**of_another)
+    result = await desk.executor.create_service(CreateService(TRAIN_1))
+    assert (result.outcome, result.conflict) == (Outcome.REFUSED, True)
+    assert result.message == "services train-1 already exists"
+    assert [method for method, _, _ in desk.server.asked] == ["POST", "GET"]
+
+
+async def test_a_service_that_is_changed_as_soon_as_it_is_written_is_not_put_right_again_at_once() -> None:
+    desk = Desk()
+    desk.server.answers[f"POST {SERVICE.rpartition('/')[0]}"] = error(409)
+    desk.server.answers[f"GET {SERVICE}"] = desk.server.answers[f"PUT {SERVICE}"] = damaged_service()
+    result = await desk.executor.create_service(CreateService(TRAIN_1))
+    assert (result.outcome, result.conflict) == (Outcome.REFUSED, True)
+    assert "something changed it in the same moment" in result.message
 
 
 async def test_a_template_that_no_job_can_be_made_of_asks_the_server_nothing() -> None:
