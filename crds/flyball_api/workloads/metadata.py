@@ -8,6 +8,9 @@ from msgspec import field
 
 from flyball_api.reading import ApiStruct
 
+# What a batch Job's pods say of what made the Job, the highest first: a TrainJob makes a JobSet, which makes Jobs.
+_ABOVE_JOBS = {"trainer.kubeflow.org/trainjob-name": "TrainJob", "jobset.sigs.k8s.io/jobset-name": "JobSet"}
+
 
 class Owner(ApiStruct, frozen=True):
     """An entry of metadata.ownerReferences; at most one of an object's is its controller."""
@@ -40,7 +43,8 @@ class Metadata(ApiStruct, frozen=True):
     def owner(self) -> str:
         """Kind and name of what the object belongs to in the end; empty where nothing controls it.
 
-        That is its controller, or what made that one, as pods of Deployments, JobSets and Ray's jobs say by their labels.
+        That is its controller, or what made that one, as pods of Deployments, JobSets, TrainJobs and RayJobs say by their
+        labels.
         """
         for owner in self.owner_references:
             if owner.controller:
@@ -55,8 +59,8 @@ class Metadata(ApiStruct, frozen=True):
                 deployment = len(suffix) > 1 and owner.name.endswith(suffix)
                 return f"Deployment/{owner.name.removesuffix(suffix)}" if deployment else ""
             case "Job":
-                name = labels.get("jobset.sigs.k8s.io/jobset-name", "")
-                return f"JobSet/{name}" if name else ""
+                above = (f"{kind}/{labels[label]}" for label, kind in _ABOVE_JOBS.items() if labels.get(label))
+                return next(above, "")
             case "RayCluster":
                 name, kind = (labels.get(f"ray.io/originated-from-{word}", "") for word in ("cr-name", "crd"))
                 return f"{kind}/{name}" if kind and name else ""

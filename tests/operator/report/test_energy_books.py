@@ -261,6 +261,8 @@ def test_whose_a_pod_is() -> None:
     assert owner_of(owned("ReplicaSet", "bare")) == ("team", "ReplicaSet/bare")
     assert owner_of(owned("Job", "batch")) == ("team", "Job/batch")
     assert owner_of(owned("Job", "set-w-0", **{"jobset.sigs.k8s.io/jobset-name": "set"})) == ("team", "JobSet/set")
+    of_trainer = {"jobset.sigs.k8s.io/jobset-name": "set", "trainer.kubeflow.org/trainjob-name": "set"}
+    assert owner_of(owned("Job", "set-node-0", **of_trainer)) == ("team", "TrainJob/set")
     assert owner_of(owned("PyTorchJob", "net")) == ("team", "PyTorchJob/net")
     made_by = {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "tune"}
     assert owner_of(owned("RayCluster", "tune-x7", **made_by)) == ("team", "RayJob/tune")
