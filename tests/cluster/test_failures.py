@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 from flyball_testbed.controlplane.api import Json
-from flyball_testbed.controlplane.nodes import delete_nodes, set_not_ready
+from flyball_testbed.controlplane.nodes import delete_nodes, pod_path, set_cordoned, set_not_ready
 from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
 from flyball_testbed.parts import OPERATOR
 
@@ -164,6 +165,62 @@ def test_evictions_do_not_count_and_say_by_whom(bench: Bench) -> None:
         ),
         lambda: f"told so; {bench.events('evicted')}",
     )
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 6.0  # seconds; the longest is 60 times the first
+DRAINS = 20
+
+
+def failures_of(raw: Json | None) -> list[Json]:
+    """The last failures that a job's status has, the newest first."""
+    return list(((raw or {}).get("status") or {}).get("failures") or ())
+
+
+def drain(bench: Bench, name: str, number: int) -> Json:
+    """The job as it is once its only pod has been evicted from its cordoned node, as `kubectl drain` does."""
+    bench.wait_running(name)
+    pod = running_pod(bench)
+    node, evicted = pod["spec"]["nodeName"], pod["metadata"]["name"]
+    set_cordoned(bench.api, node)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": evicted}}
+    bench.api.create(f"{pod_path(pod)}/eviction", eviction)
+    judged = bench.wait_job(
+        name, lambda raw: [item["incarnation"] for item in failures_of(raw)][:1] == [number], f"drained {number} times"
+    )
+    set_cordoned(bench.api, node, False)
+    return judged
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_job_whose_nodes_are_drained_twenty_times_goes_on_each_time_after_a_longer_pause(
+    make_site: Callable[..., Bench],
+) -> None:
+    bench = make_site(nodes=2, operator_arguments=("--first-pause-seconds", str(FIRST_PAUSE)))
+    bench.submit("drained", gpus=(8, 8), iterations=LONG, failurePolicy={"maxRestarts": 0})
+    wait_incarnation(bench, "drained", 1)
+    for number in range(1, DRAINS + 1):
+        raw = drain(bench, "drained", number)
+        status = raw["status"]
+        assert (status["restarts"], condition(raw, "Failed")) == (0, ""), number
+        assert [(item["incarnation"], item["counted"], item["reason"]) for item in failures_of(raw)] == [
+            (earlier, False, "EvictionByEvictionAPI") for earlier in range(number, max(0, number - 5), -1)
+        ]
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (number - 2)) if number > 1 else 0.0
+        ended = moment(failures_of(raw)[0]["time"])
+        if pause > 3:  # a shorter one may be over before anybody looks
+            back_off = status["backOff"]
+            assert (back_off["reason"], back_off["repeats"]) == ("DisruptionBackOff", number)
+            assert abs((moment(back_off["until"]) - ended).total_seconds() - pause) < 1
+        wait_incarnation(bench, "drained", number + 1)
+        (batch,) = bench.objects("jobs", "/apis/batch/v1")
+        waited = (moment(batch["metadata"]["creationTimestamp"]) - ended).total_seconds()
+        assert waited > pause - 1, f"{waited} s after eviction {number}"
+    bench.wait_told("drained", "Warning", "Disrupted", "EvictionByEvictionAPI", "does not count")
+
+
+def moment(time: str) -> datetime:
+    return datetime.fromisoformat(time)
 
 
 def test_a_crash_counts_once_though_the_operator_dies_of_it_too(bench: Bench) -> None:

@@ -142,6 +142,10 @@ def next_step(
             return JobStep(JobPhase.STOPPING, current, stops)
         ending = judged(gathered(evidence or Evidence(), current, own), current)
         return JobStep(JobPhase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
+    if desired is not None and desired != current.nodes and any(pod.phase == "Failed" for pod in own):
+        # Its Job fails in a moment, and how it ended is judged then. A drain has others planned for it as soon as its last
+        # pod has ended: stopped for that, nobody would learn that it was evicted.
+        return JobStep(JobPhase.STOPPING, current, stops)
     if desired is None or desired != current.nodes:
         return JobStep(JobPhase.STOPPING, current, (*stops, StopIncarnation(current, stop_reason)))
 

@@ -261,6 +261,21 @@ STATES = [
         pods=[ended(0, "Failed", 2)],
         counts_as_failure=True,
     ),
+    State(
+        "a pod was drained and has ended, and the job is planned elsewhere before its Job has failed",
+        JobPhase.STOPPING,
+        desired=(("c", 4),),
+        incarnations=[incarnation()],
+        pods=[ended(0, "Failed", 143)],
+    ),
+    State(
+        "the same, and nothing is planned",
+        JobPhase.STOPPING,
+        (StopIncarnation,),
+        desired=None,
+        incarnations=[incarnation()],
+        pods=[ended(0, "Failed", 143)],
+    ),
     # Several incarnations.
     State(
         "an older incarnation still stands",
