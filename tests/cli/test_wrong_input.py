@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_line import flyball
@@ -24,3 +26,30 @@ def test_it_is_named_with_what_would_be_right(arguments: str, said: str) -> None
     result = flyball(*arguments.split())
     assert result.exit_code in (1, 2)
     assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status"),
+    [
+        ("simulate --trace {file} --policy fifo --gpus 8", "flyball simulate: ", 2),
+        ("compare --trace {file} --policies fifo --gpus 8 --output {folder}", "flyball compare: ", 2),
+        ("calibrate {file} --limits 100,250,250 --output {folder}/model.yaml", "flyball calibrate: ", 2),
+        ("frontier --profile {file} --microbatches 4", "flyball frontier: ", 2),
+        ("schedule-plot {file} --output {folder}/plot.png", "flyball schedule-plot: ", 2),
+        ("report --kubeconfig {folder}/none", "flyball report: ", 1),
+        ("top --kubeconfig {folder}/none", "flyball top: ", 1),
+        ("operator run --kubeconfig {folder}/none", "flyball operator run: ", 1),
+        ("agent release --node-name n --journal-dir {folder} --wait-seconds 0", "flyball agent release: ", 1),
+        ("devcluster kubeconfig --name none", "flyball devcluster kubeconfig: ", 1),
+        ("support-bundle --output {file}", "flyball support-bundle: ", 1),
+    ],
+)
+def test_what_a_command_cannot_do_is_one_line_behind_its_name(
+    arguments: str, said: str, status: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "input.csv"
+    file.write_text("nothing that can be read\n")
+    result = flyball(*arguments.format(file=file, folder=tmp_path).split())
+    assert result.exit_code == status, result.output
+    (line,) = result.output.splitlines()
+    assert line.startswith(said)

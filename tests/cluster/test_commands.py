@@ -127,6 +127,14 @@ def test_what_is_missing_is_one_line(bench: Bench, viewer: Path) -> None:
     status, output = run(viewer, "logs", "nothing", "-n", bench.namespace)
     assert status == 1
     assert "there is no EnergyAwareJob nothing" in output
+    administrator = Path(bench.site.cluster.kubeconfig)
+    status, output = run(administrator, "top", "--once", "-n", "nowhere")
+    assert (status, output) == (1, "flyball top: there is no namespace nowhere (kubectl get namespaces)\n")
+    status, output = run(administrator, "whatif", "pcap", "nothing", "--watts", "9000")
+    assert (status, output) == (1, "flyball whatif: there is no PowerCap nothing (kubectl get powercaps)\n")
+    for kubeconfig in (viewer, administrator):
+        status, output = run(kubeconfig, "top", "--once", "-n", bench.namespace)
+        assert (status, "no jobs" in output) == (0, True), "one that is there has no jobs"
 
 
 def test_the_doctor_of_an_installation_that_is_well(bench: Bench, viewer: Path) -> None:

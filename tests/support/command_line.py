@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import typer.testing
 from flyball_cli.main import build_app
+from flyball_cli.terminal.endings import invocation
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -24,4 +25,5 @@ def whole_command() -> Any:
 def flyball(*arguments: object, env: Mapping[str, str] | None = None, answer: str = "") -> Result:
     """What comes of `flyball ARGUMENTS`, with these variables and this answer to what it asks."""
     with patch.object(typer.testing, "_get_command", lambda _app: whole_command()):
-        return CliRunner().invoke(_APP, [str(each) for each in arguments], input=answer, env=env, prog_name="flyball")
+        words = [str(each) for each in arguments]
+        return CliRunner().invoke(_APP, words, input=answer, env=env, prog_name=invocation())

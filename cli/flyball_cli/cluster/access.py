@@ -63,8 +63,8 @@ class Access:
     namespace: str | None = None
 
 
-def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], Awaitable[T]]) -> T:
-    """The result of `work(session, namespace)`; whatever keeps the cluster from answering ends `command` with one line."""
+def on_cluster(access: Access, work: Callable[[ApiSession, str], Awaitable[T]]) -> T:
+    """The result of `work(session, namespace)`; what keeps the cluster from answering ends the command with one line."""
     import asyncio
 
     from flyball_kube.credentials import CredentialsError, load_configuration
@@ -84,17 +84,16 @@ def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], A
     try:
         return asyncio.run(run())
     except ApiError as error:
-        fail(command, refusal(error))
+        fail(refusal(error))
     except ApiUnreachable as error:
         fail(
-            command,
             f"no answer from {host or 'the API server'}: {error}; see that it runs and that the address is right "
             "(kubectl cluster-info)",
         )
     except CredentialsError as error:
-        fail(command, str(error) if access.kubeconfig else f"{error}; --kubeconfig FILE or $KUBECONFIG names another")
+        fail(str(error) if access.kubeconfig else f"{error}; --kubeconfig FILE or $KUBECONFIG names another")
     except (NoSuchEmergency, CommandError, ValueError) as error:
-        fail(command, error)
+        fail(error)
 
 
 def listing(kind: str) -> str:

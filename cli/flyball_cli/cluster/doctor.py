@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster.doctor_checks import Verdict, checks
 
         access = Access(kubeconfig, context)
-        facts = on_cluster("doctor", access, lambda session, _: gather(session, operator_namespace, wait))
+        facts = on_cluster(access, lambda session, _: gather(session, operator_namespace, wait))
         found = checks(facts)
         typer.echo(printed(found, output))
         if any(check.verdict is Verdict.FAIL for check in found):

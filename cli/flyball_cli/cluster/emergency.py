@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.terminal.endings import invocation
 
         access = Access(kubeconfig, context)
-        on_cluster("emergency", access, lambda session, _: _write(session, cap, end, reason))
+        on_cluster(access, lambda session, _: _write(session, cap, end, reason))
         if end:
             typer.echo(f"{cap}: the emergency is ended; limits return with the operator's next grants")
             return

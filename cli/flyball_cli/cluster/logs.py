@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
 
         wanted = Wanted(follow, tail, frozenset(rank or ()), previous, timestamps)
         access = Access(kubeconfig, context, namespace)
-        on_cluster("logs", access, lambda session, of: show(session, of, job, wanted, typer.echo, _notice))
+        on_cluster(access, lambda session, of: show(session, of, job, wanted, typer.echo, _notice))
 
 
 def _notice(line: str) -> None:

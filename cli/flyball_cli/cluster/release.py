@@ -53,13 +53,13 @@ def register(app: typer.Typer) -> None:
         if of_kind not in _MEANING:
             raise typer.BadParameter("only a cap or a node can be released (jobs: kubectl delete)")
         access = Access(kubeconfig, context)
-        held, uid = on_cluster("release", access, lambda session, _: _held(session, of_kind, name))
+        held, uid = on_cluster(access, lambda session, _: _held(session, of_kind, name))
         typer.echo(f"{of_kind} {name}: {held}")
         if not undo and not yes:
             typer.echo(f"Released, {_MEANING[of_kind]}.")
             if not typer.confirm("Release it?"):
                 raise typer.Exit(1)
-        on_cluster("release", access, lambda session, _: _annotate(session, of_kind, name, uid, undo))
+        on_cluster(access, lambda session, _: _annotate(session, of_kind, name, uid, undo))
         typer.echo("the word is taken back" if undo else "released: the operator lets it go with its next cycle")
 
 

@@ -118,18 +118,16 @@ def register(app: typer.Typer) -> None:
             access = Access(kubeconfig, context, namespace)
             since = None if month is None else _month(month)
             if would_have_saved:
-                books, _ = on_cluster("report", access, lambda session, _: _books(session, since))
+                books, _ = on_cluster(access, lambda session, _: _books(session, since))
                 found = would_have_report(books, datetime.now(UTC), By(by.value), namespace)
                 typer.echo(printed_would_have(found, output.value))
                 if png is not None:
                     draw_would_have(found, png)
                     typer.echo(f"drawn: {png}", err=True)
                 return
-            made = on_cluster(
-                "report", access, lambda session, _: _made(session, By(by.value), prices, since, namespace)
-            )
+            made = on_cluster(access, lambda session, _: _made(session, By(by.value), prices, since, namespace))
         except ValueError as error:
-            fail("report", error)
+            fail(error)
         typer.echo(printed(made, output))
         if png is not None:
             draw(made, png)

@@ -16,6 +16,7 @@ import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster.access import Access, Context, Kubeconfig, on_cluster, refusal
+from flyball_cli.terminal.endings import fail
 from flyball_cli.terminal.files import check_output_file
 
 if TYPE_CHECKING:
@@ -221,19 +222,17 @@ def register(app: typer.Typer) -> None:
 
         target = output or Path(f"flyball-support-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
         if target.exists():
-            typer.echo(f"flyball support-bundle: {target} is there already", err=True)
-            raise typer.Exit(1)
+            fail(f"{target} is there already")
         check_output_file("--output", target)
 
         async def work(session: ApiSession, _namespace: str) -> Bundle:
             return await gather(session, namespace)
 
-        bundle = on_cluster("support-bundle", Access(kubeconfig, context), work)
+        bundle = on_cluster(Access(kubeconfig, context), work)
         try:
             bundle.write(target)
         except OSError as error:
-            typer.echo(f"flyball support-bundle: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         typer.echo(f"{target}: {len(bundle.files)} files")
         for name, reason in bundle.missing.items():
             typer.echo(in_one_line(f"  without {name}: {reason}"), err=True)

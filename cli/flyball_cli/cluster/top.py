@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
-from flyball_cli.cluster.access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, Namespace, OperatorNamespace
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -61,14 +61,11 @@ def register(app: typer.Typer) -> None:
         access = Access(kubeconfig, context, None if all_namespaces else namespace)
         of_all = access.namespace is None
         if once or output is not None or not sys.stdout.isatty():
-            found = on_cluster(
-                "top", access, lambda session, of: _look(session, None if of_all else of, operator_namespace)
-            )
+            found = on_cluster(access, lambda session, of: _look(session, None if of_all else of, operator_namespace))
             typer.echo(printed(found, output or OverviewOutput.TABLE))
             return
         first = "nodes" if nodes else "jobs"
         on_cluster(
-            "top",
             access,
             lambda session, of: _view(session, None if of_all else of, operator_namespace, refresh_seconds, first),
         )
@@ -77,7 +74,24 @@ def register(app: typer.Typer) -> None:
 async def _look(session: ApiSession, namespace: str | None, operator_namespace: str) -> Overview:
     from flyball_cli.cluster.reading import look
 
+    await _check_namespace(session, namespace)
     return await look(session, namespace, None, operator_namespace)
+
+
+async def _check_namespace(session: ApiSession, namespace: str | None) -> None:
+    """Raise CommandError where there is no such namespace: one without jobs looks the same."""
+    from flyball_kube.errors import ApiError
+    from flyball_kube.resources import NAMESPACES
+
+    if namespace is None:
+        return
+    try:
+        await session.get(NAMESPACES.path(name=namespace))
+    except ApiError as error:
+        if error.not_found:
+            raise CommandError(f"there is no namespace {namespace} (kubectl get namespaces)") from error
+        if error.status != 403:  # who may not look, is shown what he may see
+            raise
 
 
 def printed(overview: Overview, output: OverviewOutput) -> str:
@@ -108,5 +122,6 @@ async def _view(
     from flyball_cli.cluster.terminal_view.app import FlyballTop
 
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # nothing may write into the picture
+    await _check_namespace(session, namespace)
     async with LiveCluster(session, namespace, operator_namespace) as source:
         await FlyballTop(source, refresh_seconds, first=first).run_async()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from flyball_api.values.units import JOULES_PER_KILOJOULE
 
-from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, TextOutput, TextOutputOption
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, TextOutput, TextOutputOption, listing
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
             from flyball_operator.settings import Settings
             from flyball_planner.policies.registry import policy_named
         except ModuleNotFoundError as error:
-            fail("whatif", f"it plans as the operator does, and needs {error.name}: install flyball[operator]")
+            fail(f"it plans as the operator does, and needs {error.name}: install flyball[operator]")
 
         if kind_of(kind) != "PowerCap":
             raise typer.BadParameter("only of a cap (pcap) can this be asked")
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             tuple(defaults.gpu_resources),
         )
         access = Access(kubeconfig, context)
-        found = on_cluster("whatif", access, lambda session, _: _ask(session, settings, name, watts))
+        found = on_cluster(access, lambda session, _: _ask(session, settings, name, watts))
         typer.echo(printed(found, output))
 
 
@@ -97,6 +97,8 @@ async def _ask(session: ApiSession, settings: PlanningSettings, cap: str, watts:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    if all(known.name != cap for known in cluster.caps):
+        raise CommandError(f"there is no PowerCap {cap} ({listing('PowerCap')})")
     return await asyncio.to_thread(what_if, cluster, learner, settings, cap, watts, datetime.now(UTC))
 
 

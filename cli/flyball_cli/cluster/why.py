@@ -107,7 +107,6 @@ def register(app: typer.Typer) -> None:
 
         target = split_target(kind, name, namespace)
         found = on_cluster(
-            "why",
             Access(kubeconfig, context, target.namespace),
             lambda session, of: _explained(session, target, of, operator_namespace),
         )

@@ -11,6 +11,7 @@ from flyball_agent.process.options import AgentOptions, EnforcerOptions
 from flyball_kube.process.log_settings import LogSettings
 
 from flyball_cli.components.options import ENVIRONMENT, takes
+from flyball_cli.terminal.endings import fail
 
 NodeName = Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")]
 JournalFolder = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Where the node's journal lies.")]
@@ -73,8 +74,7 @@ def register(app: typer.Typer) -> None:
         try:
             request_forget(journal_dir, node_name, gpu)
         except (OSError, ValueError) as error:
-            typer.echo(f"flyball agent forget: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         typer.echo(f"{gpu}: the agent of {node_name} forgets it in its next round, unless the driver shows it")
 
     @agent.command(epilog=ENVIRONMENT)
@@ -96,15 +96,11 @@ def register(app: typer.Typer) -> None:
         try:
             request_release(journal_dir, node_name, 60 * minutes)
         except OSError as error:
-            typer.echo(f"flyball agent release: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         end = time.monotonic() + wait_seconds
         while not is_released(journal_dir, node_name):
             if time.monotonic() >= end:
-                typer.echo(
-                    f"flyball agent release: {node_name}: the GPUs are not let go of yet; they will be", err=True
-                )
-                raise typer.Exit(1)
+                fail(f"{node_name}: the GPUs are not let go of yet; they will be")
             time.sleep(0.1)
         typer.echo(f"the agent of {node_name} has let go of the GPUs, for {minutes:g} minutes at most")
 
@@ -116,8 +112,7 @@ def register(app: typer.Typer) -> None:
         try:
             asked = end_release(journal_dir, node_name)
         except OSError as error:
-            typer.echo(f"flyball agent resume: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         typer.echo(f"the agent of {node_name} takes the GPUs back" if asked else "it was not asked to let go of them")
 
 
@@ -173,12 +168,10 @@ def check_gpu(
         if change:
             with contextlib.closing(check.changes(lambda: NvmlDriver(nvml_library), index, kept)) as findings:
                 print_findings(findings)
-    except FileExistsError as error:
-        typer.echo(f"flyball agent check-gpu: {kept} has what an earlier check found: --restore it first", err=True)
-        raise typer.Exit(1) from error
+    except FileExistsError:
+        fail(f"{kept} has what an earlier check found: --restore it first")
     except (GpuError, OSError, ValueError, check.NotRestored) as error:
-        typer.echo(f"flyball agent check-gpu: {error}", err=True)
-        raise typer.Exit(1) from error
+        fail(error)
     if failed:
         typer.echo(f"{failed} of the agent's assumptions do not hold here", err=True)
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from flyball_kube.process.log_settings import LogSettings
 from flyball_operator.settings import Settings
 
 from flyball_cli.components.options import ENVIRONMENT, takes
+from flyball_cli.terminal.endings import fail
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +30,5 @@ def register(app: typer.Typer) -> None:
         try:
             load_configuration(settings.kubeconfig)
         except CredentialsError as error:
-            typer.echo(f"flyball operator: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         run_operator(settings)

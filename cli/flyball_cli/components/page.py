@@ -7,6 +7,7 @@ from flyball_kube.process.log_settings import LogSettings
 from flyball_page.options import PageOptions
 
 from flyball_cli.components.options import ENVIRONMENT, takes
+from flyball_cli.terminal.endings import fail
 
 
 def register(app: typer.Typer) -> None:
@@ -33,5 +34,4 @@ def register(app: typer.Typer) -> None:
             load_configuration(options.kubeconfig)
             run_page(options)
         except (ApiError, ApiUnreachable, CredentialsError, ServerTooOld) as error:
-            typer.echo(f"flyball page: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)

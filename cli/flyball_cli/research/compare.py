@@ -127,7 +127,7 @@ def compare(
                 cells, output / "runs", processes=jobs or os.cpu_count() or 1, resume=not fresh, listen=bar.take_event
             )
     except (ValueError, OSError) as error:
-        refuse(f"flyball: {error}", error)
+        refuse(str(error), error)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; finished runs are kept in {output / 'runs'}, the same command goes on", err=True)
         raise typer.Exit(130) from None

@@ -142,7 +142,7 @@ def simulate(
         with _Bar(f"{policy} on {source.name}", len(jobs)) as bar:
             result = run(jobs, settings, trace=source.name, progress=bar.show)
     except (ValueError, OSError, ConservationError) as error:
-        refuse(f"flyball: {error}", error)
+        refuse(str(error), error)
     _print(result)
     if output is not None:
         from flyball_simulator.experiments.results import write_result, write_whole

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from flyball_cli.terminal.endings import Ended
 from flyball_cli.terminal.wrong_values import in_plain_words
 
 
@@ -15,9 +16,14 @@ class GroupUnderHeadings(TyperGroup):
     """A group whose help lists its commands under their headings, each with the whole of its first paragraph."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; what is wrong with an option's value is said in plain words."""
+        """Run the chosen command; what is wrong with an option's value is said in plain words, why it ended in one line."""
         try:
             return super().invoke(ctx)
+        except Ended as ended:
+            from flyball_cli.terminal.printing import in_one_line
+
+            typer.echo(f"{ctx.command_path} {ctx.invoked_subcommand}: {in_one_line(ended.line)}", err=True)
+            raise typer.Exit(ended.exit_code) from ended
         except typer.BadParameter as error:
             in_plain_words(error)
             raise

@@ -1,4 +1,7 @@
-"""How a command ends that cannot do what was asked: with one line that says why."""
+"""How a command ends that cannot do what was asked: with one line that says why, behind the command's name.
+
+What is wrong with the options themselves is said as typer says it, behind the command's usage.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,23 @@ def invocation() -> str:
     return "kubectl flyball" if Path(sys.argv[0]).name.startswith(PLUGIN) else "flyball"
 
 
-def fail(command: str, message: object) -> NoReturn:
-    """End a command with one line and status 1."""
-    from flyball_cli.terminal.printing import in_one_line
+class Ended(typer.Exit):
+    """A command has ended with `line`, which is printed behind the command's name."""
 
-    typer.echo(f"{invocation()} {command}: {in_one_line(' '.join(str(message).split()))}", err=True)
-    raise typer.Exit(1)
+    def __init__(self, line: str, status: int) -> None:
+        super().__init__(status)
+        self.line = line
 
 
-def refuse(message: str, cause: Exception | None = None) -> NoReturn:
-    """End a command that was asked for something wrong, with one line and status 2."""
-    typer.echo(message, err=True)
-    raise typer.Exit(2) from cause
+def fail(message: object) -> NoReturn:
+    """End the command that runs, which could not do what was asked, with one line and status 1."""
+    raise Ended(_one_line(message), 1)
+
+
+def refuse(message: object, cause: Exception | None = None) -> NoReturn:
+    """End the command that runs, which was asked for something wrong, with one line and status 2."""
+    raise Ended(_one_line(message), 2) from cause
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

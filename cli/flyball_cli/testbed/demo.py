@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flyball_cli.terminal.endings import fail, refuse
+
 HELP = """Hold a cluster of simulated GPUs to a cap that falls and rises, on a real control plane. Four minutes.
 
 Operator, node agents and the jobs' sizes and lengths (an hour of a real trace) are real, machines and training simulated.
@@ -61,8 +63,7 @@ def register(app: typer.Typer) -> None:
         try:
             status = run_demo(options)
         except ValueError as error:  # a trace that cannot be run, or numbers that make no sense
-            typer.echo(f"flyball demo: {error}", err=True)
-            raise typer.Exit(2) from error
+            refuse(error, error)
         except (
             ScenarioError,
             PartError,
@@ -72,6 +73,5 @@ def register(app: typer.Typer) -> None:
             ApiUnreachable,
             OSError,
         ) as error:
-            typer.echo(f"flyball demo: {error}", err=True)
-            raise typer.Exit(1) from error
+            fail(error)
         raise typer.Exit(status)

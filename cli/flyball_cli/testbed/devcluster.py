@@ -136,17 +136,16 @@ def up(
     from flyball_testbed.standing import StandingError, set_up, take_down
 
     if images and not real:
-        fail("devcluster", "--image is for real nodes: simulated ones run nothing (add --real)")
+        fail("--image is for real nodes: simulated ones run nothing (add --real)")
     if install and not real:
         fail(
-            "devcluster",
             "--install is for real nodes, whose pods run (add --real); simulated ones have everything without it",
         )
     if [bare, api_only, install].count(True) > 1:
-        fail("devcluster", "--bare, --api-only and --install exclude each other")
+        fail("--bare, --api-only and --install exclude each other")
     everything = not (real or bare or api_only)
     if everything and product not in CATALOGUE:
-        fail("devcluster", f"--product {product} is none of the GPUs that are simulated: {', '.join(CATALOGUE)}")
+        fail(f"--product {product} is none of the GPUs that are simulated: {', '.join(CATALOGUE)}")
     addresses: Mapping[str, str] = {}
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
@@ -200,7 +199,7 @@ def up(
         LookupError,
         ValueError,
     ) as error:
-        fail("devcluster", error)
+        fail(error)
     count = len(cluster.node_names())
     kind = f"{'real ' if real else ''}node{'s' if count != 1 else ''}"
     say(
@@ -253,7 +252,7 @@ def down(
         try:
             found = take_down(named_directory(each))
         except ValueError as error:
-            fail("devcluster", error)
+            fail(error)
         say(f"devcluster {each!r} is down" if found else f"there is no devcluster {each!r}")
 
 
@@ -326,6 +325,6 @@ def binaries(
         if monitoring:
             found |= find_monitoring_tools(say).paths
     except BinariesUnavailableError as error:
-        fail("devcluster", error)
+        fail(error)
     for program, path in found.items():
         typer.echo(f"{program:<24} {path}")

@@ -29,11 +29,10 @@ def attached(name: str) -> DevCluster:
     except FileNotFoundError:
         others = ", ".join(cluster_names()) or "none"
         fail(
-            "devcluster",
             f"no cluster {name!r} (there is: {others}); start one with: flyball devcluster up --name {name}",
         )
     except ValueError as error:
-        fail("devcluster", error)
+        fail(error)
 
 
 def register(group: typer.Typer) -> None:
@@ -69,11 +68,11 @@ def kubeconfig(
         return
     namespace, slash, account = service_account.partition("/")
     if not slash or not namespace or not account:
-        fail("devcluster", f"--service-account {service_account!r} is not NAMESPACE/NAME")
+        fail(f"--service-account {service_account!r} is not NAMESPACE/NAME")
     try:
         typer.echo(cluster.control_plane.service_account_kubeconfig(namespace, account, pod=pod))
     except (ApiError, ApiUnreachable) as error:
-        fail("devcluster", error)
+        fail(error)
 
 
 class Shared(StrEnum):
@@ -107,9 +106,9 @@ def share(
     try:
         share_gpus(cluster.api, hardware_folder(cluster.directory), node, Sharing(how.value), replicas)
     except FileNotFoundError:
-        fail("devcluster", f"{node} has no simulated GPUs here (there are: {', '.join(cluster.node_names())})")
+        fail(f"{node} has no simulated GPUs here (there are: {', '.join(cluster.node_names())})")
     except (ApiError, ApiUnreachable, ValueError) as error:
-        fail("devcluster", error)
+        fail(error)
     say(f"{node} hands out its GPUs: {how.value}")
 
 

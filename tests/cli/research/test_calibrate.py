@@ -82,7 +82,7 @@ def test_an_idle_power_above_the_limits_is_refused(tmp_path: Path) -> None:
         write_sweep(tmp_path), "--limits", "100,250,250", "--idle-watts", 5000, "--product", "X1", "--output", output
     )
     assert code == 2
-    assert text == "--idle-watts: GPU model X1: idle 5000.0 W is not within 0 and 250.0 W\n"
+    assert text == "flyball calibrate: --idle-watts: GPU model X1: idle 5000.0 W is not within 0 and 250.0 W\n"
     assert not output.exists()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
+from flyball_cli.terminal.endings import Ended
 from flyball_cli.terminal.files import check_output_file, check_output_folder
 
 from tests.support.command_line import flyball
@@ -16,12 +16,12 @@ NOWHERE = Path("/proc/flyball")  # nobody can make anything here, and the folder
 
 @pytest.mark.parametrize("check", [check_output_file, check_output_folder])
 def test_a_place_in_which_nothing_can_be_made_is_refused_also_for_root(
-    check: Callable[[str, Path], None], capsys: pytest.CaptureFixture[str]
+    check: Callable[[str, Path], None],
 ) -> None:
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(Ended) as ended:
         check("--output", NOWHERE)
     assert ended.value.exit_code == 2
-    assert "may not be written" in capsys.readouterr().err
+    assert "may not be written" in ended.value.line
 
 
 def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -32,22 +32,21 @@ def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(typer.Exit):
-        check_output_folder("--output", tmp_path / "file" / "below")
-    with pytest.raises(typer.Exit):
-        check_output_file("--report", tmp_path)
-    with pytest.raises(typer.Exit):
-        check_output_file("--report", tmp_path / "missing" / "report.json")
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[2] for line in said] == [
-        f"{tmp_path / 'file'} is a file; wanted a folder, or the name of one to make",
-        "that is a folder; wanted the name of a file in it",
-        f"there is no folder {tmp_path / 'missing'}; make it first (mkdir -p {tmp_path / 'missing'})",
-    ]
+    file, missing = tmp_path / "file", tmp_path / "missing"
+    for check, path, said in (
+        (check_output_folder, file / "below", f"{file} is a file; wanted a folder, or the name of one to make"),
+        (check_output_file, tmp_path, "that is a folder; wanted the name of a file in it"),
+        (
+            check_output_file,
+            missing / "report.json",
+            f"there is no folder {missing}; make it first (mkdir -p {missing})",
+        ),
+    ):
+        with pytest.raises(Ended) as ended:
+            check("--output", path)
+        assert ended.value.line == f"--output {path}: {said}"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,8 @@ def test_a_kind_of_picture_that_is_not_drawn_is_refused_before_any_work(
     assert ended.exit_code == 2, ended.output
     ending = "no ending" if name == "picture" else ".foo"
     assert ended.output.splitlines() == [
-        f"{words[-1]} {tmp_path / name}: {ending} is no kind of picture that it draws; wanted a name in {kinds}"
+        f"flyball {words[0]}: {words[-1]} {tmp_path / name}: {ending} is no kind of picture that it draws; "
+        f"wanted a name in {kinds}"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["input.csv"]
 
