@@ -85,6 +85,7 @@ def frontier(
         --blocking-power 83.64 --output f.json --plot f.png
     """
     from flyball_frontiers.pipeline import PipelineProfile, ProfileError, Reconfiguration, Schedule, check_size
+    from flyball_frontiers.pipeline.blocking import checked_blocking_watts
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
     check_output_file("--output", output)
@@ -97,6 +98,7 @@ def frontier(
     try:
         if at is not None and not (math.isfinite(at) and at > 0):
             raise ValueError(f"--at {at}: wanted an iteration time in seconds, above 0")
+        checked_blocking_watts("--blocking-power", blocking_power)
         if planner is PlannerName.PERSEUS:
             if activation_slots is not None:
                 raise ValueError("--activation-slots is for EnvPipe: --planner envpipe-balanced or envpipe-greedy")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flyball_frontiers.pipeline.blocking import checked_blocking_watts
 from flyball_frontiers.pipeline.graph import ComputationGraph
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.profile import PipelineProfile
@@ -80,6 +81,7 @@ def _group(name: str, entry: Mapping[str, Any], profile_of: Callable[[str], Pipe
         raise ValueError(f"profile {path!r} must be the name of a CSV file")
     if isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < math.inf:
         raise ValueError(f"blocking_power {power!r} must be watts, not below 0")
+    checked_blocking_watts("blocking_power", power)
     if schedule not in list(Schedule):
         raise ValueError(f"schedule {schedule!r} is none of {', '.join(Schedule)}")
     microbatches, chunks = _count(entry, "microbatches", None), _count(entry, "chunks_per_gpu", 1)

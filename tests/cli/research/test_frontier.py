@@ -267,6 +267,19 @@ def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
         assert f"other.json: not what `flyball frontier` writes: {message}" in result.output
 
 
+def test_milliwatts_in_the_place_of_watts_are_refused(tmp_path: Path) -> None:
+    result = flyball(
+        "frontier", "--profile", PROFILE, "--microbatches", 2, "--blocking-power", 8000, "--output", tmp_path / "f.json"
+    )
+    assert (result.exit_code, result.output) == (
+        2,
+        "flyball frontier: --blocking-power 8000: no GPU draws more than 1400 W; wanted the watts of one that waits "
+        "(milliwatts would be 8 W)\n",
+    )
+    assert not list(tmp_path.iterdir())
+    planned(tmp_path, "--microbatches", 2, "--points", 2, "--blocking-power", 1400)
+
+
 def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     planned(tmp_path, "--microbatches", 2, "--points", 2)
     document = json.loads((tmp_path / "frontier.json").read_text())

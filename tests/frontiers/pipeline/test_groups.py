@@ -202,6 +202,7 @@ def test_a_layout_says_what_each_group_runs(made_up: Callable[..., PipelineProfi
         ([GROUP | {"pipelines": 0}], "pipelines 0 must be a whole number from 1"),
         ([GROUP | {"blocking_power": float("nan")}], "blocking_power nan must be watts"),
         ([GROUP | {"blocking_power": "7"}], "blocking_power '7' must be watts"),
+        ([GROUP | {"blocking_power": 8000}], r"blocking_power 8000: no GPU draws more than 1400 W"),
         ([GROUP | {"schedule": "2f2b"}], "schedule '2f2b' is none of 1f1b, gpipe"),
         ([GROUP | {"schedule": ["1f1b"]}], "is none of 1f1b, gpipe"),
         ([GROUP | {"watts": 1}], "there is no field 'watts', only blocking_power, "),
