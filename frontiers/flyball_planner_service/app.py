@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_frontiers import frontier_from_json
@@ -29,7 +30,7 @@ MAX_BODY_BYTES = 1024 * 1024
 BODY_SECONDS = 30.0
 RETRY_AFTER_SECONDS = "2"
 
-Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 WaitSeconds = Annotated[float, Query(ge=0.0, le=60.0)]
 Seconds = Annotated[float, Query(gt=0.0, allow_inf_nan=False)]
 
@@ -79,11 +80,11 @@ def make_app(
         return await _answer(await frontiers.ask(asked), wait)
 
     @app.get("/v1/frontiers/{id}", dependencies=[Depends(known)])
-    async def frontier(id: Id, wait: WaitSeconds = 0.0) -> Response:
+    async def frontier(id: str, wait: WaitSeconds = 0.0) -> Response:
         return await _answer(_found(frontiers, id), wait)
 
     @app.get("/v1/frontiers/{id}/at", dependencies=[Depends(known)])
-    async def at(id: Id, seconds: Seconds) -> Response:
+    async def at(id: str, seconds: Seconds) -> Response:
         entry = _found(frontiers, id)
         if not isinstance(entry.answer, Planned):
             return await _answer(entry, 0.0)
@@ -125,6 +126,11 @@ async def _body(request: Request) -> bytes:
 
 
 def _found(frontiers: Frontiers, id: str) -> Entry:
+    if _ID.fullmatch(id) is None:
+        raise InvalidRequest(
+            f"{id[:40]!r} is the id of no frontier: one has 32 digits and letters from a to f, and stands in the Location "
+            "that POST /v1/frontiers answers with"
+        )
     entry = frontiers.find(id)
     if entry is None:
         raise HTTPException(404, "no such frontier was asked for, or it is forgotten: ask for it anew")

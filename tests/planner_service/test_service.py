@@ -302,6 +302,14 @@ async def test_what_is_not_there_is_said_so() -> None:
         gone = await client.get(f"/v1/frontiers/{'0' * 32}")
         assert (gone.status_code, "ask for it anew" in gone.json()["reason"]) == (404, True)
         assert (await client.get("/v1/frontiers/..%2Fetc")).status_code in (404, 422)
+        for wrong in ("7", "0" * 33, "\u0660" * 32, "x" * 5000):
+            for path in (wrong, f"{wrong}/at?seconds=1"):
+                answer = await client.get(f"/v1/frontiers/{path}")
+                assert answer.status_code == 422
+                assert answer.json()["reason"] == (
+                    f"{wrong[:40]!r} is the id of no frontier: one has 32 digits and letters from a to f, and stands in "
+                    "the Location that POST /v1/frontiers answers with"
+                )
 
 
 def test_nobody_serves_others_without_a_token(tmp_path: Path) -> None:
