@@ -111,7 +111,11 @@ def test_a_namespace_alone() -> None:
 
 
 def test_no_books_at_all() -> None:
-    assert book_report([], NOW).caveats == ("there is no EnergyReport of that time",)
+    found = book_report([], NOW)
+    assert found.caveats == ("there is no EnergyReport of that time",)
+    assert (found.total.money, found.total.kilograms_co2) == (None, None), "as of a day without a price"
+    given_ = book_report([], NOW, prices=Prices(0.2, 400)).total
+    assert (given_.money, given_.kilograms_co2) == (0.0, 0.0)
 
 
 COUNTS = st.integers(0, 10**15)

@@ -39,7 +39,10 @@ class _Line:
     jobs: set[str] = field(default_factory=set)
     money: float = 0.0
     grams: float = 0.0
+    # Whether any of it has, and any of it lacks, a price and what it emitted: of nothing at all neither is known.
+    priced: bool = False
     unpriced: bool = False
+    rated: bool = False
     unrated: bool = False
 
 
@@ -136,19 +139,23 @@ def _add(line: _Line, use: _Use, book: EnergyReportSpec, prices: Prices) -> None
     line.jobs |= {use.job} - {""}
     line.money += hours * (price or 0.0)
     line.grams += hours * (grams or 0.0)
+    line.priced |= price is not None
     line.unpriced |= price is None
+    line.rated |= grams is not None
     line.unrated |= grams is None
 
 
 def _shown(name: str, line: _Line, prices: Prices) -> ReportLine:
+    priced = line.priced or prices.per_kilowatt_hour is not None
+    rated = line.rated or prices.grams_co2_per_kilowatt_hour is not None
     return ReportLine(
         name=name,
         jobs=len(line.jobs),
         open_jobs=None,
         gpu_hours=line.gpu_seconds / SECONDS_PER_HOUR,
         kilowatt_hours=line.millijoules / MILLIJOULES_PER_KILOWATT_HOUR * prices.power_usage_effectiveness,
-        money=None if line.unpriced else line.money,
-        kilograms_co2=None if line.unrated else line.grams / GRAMS_PER_KILOGRAM,
+        money=line.money if priced and not line.unpriced else None,
+        kilograms_co2=line.grams / GRAMS_PER_KILOGRAM if rated and not line.unrated else None,
     )
 
 
