@@ -60,6 +60,7 @@ KINDS: tuple[tuple[str, Resource], ...] = (
     ("pods", PODS),
     ("incarnations", JOBS),
     ("observed_namespaces", NAMESPACES),
+    ("energy_quotas", ENERGY_QUOTAS),
 )
 
 
@@ -469,6 +470,27 @@ async def test_a_service_of_another_namespace_or_a_damaged_one_is_no_jobs_own() 
             raw["spec"]["selector"] = {"app": "other"}
         watches.services._store(f"{namespace}/train-{number}", raw)
     assert watches.cluster().services_of == {"uid-train": {"train-2"}}
+
+
+async def test_a_priority_above_what_its_namespaces_quotas_allow_counts_as_the_highest_allowed() -> None:
+    """However it came by it: the API server refuses one that is new, and leaves what was there before the quota."""
+    jobs = [raw_job("above", priority=50), raw_job("below", priority=-3)]
+    jobs[0]["metadata"]["uid"] = "uid-above"
+    jobs[1]["metadata"]["uid"] = "uid-below"
+
+    def quota(name: str, namespace: str, **spec: int) -> Json:
+        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "5"}
+        return {"kind": "EnergyQuota", "metadata": metadata, "spec": spec}
+
+    async def priorities(*quotas: Json) -> dict[str, int]:
+        watches = await watches_of(Lists(jobs=jobs, energy_quotas=list(quotas)))
+        return {job.name: job.spec.priority for job in watches.cluster().jobs.values()}
+
+    assert await priorities() == {"above": 50, "below": -3}
+    assert await priorities(quota("other", "others", highestPriority=1)) == {"above": 50, "below": -3}
+    assert await priorities(quota("gpus", "team", gpus=8)) == {"above": 50, "below": -3}
+    both = quota("loose", "team", highestPriority=40), quota("tight", "team", highestPriority=10)
+    assert await priorities(*both) == {"above": 10, "below": -3}
 
 
 async def test_a_leader_that_reads_anew_reads_all_that_power_depends_on() -> None:

@@ -355,11 +355,11 @@ def test_a_template_that_cannot_be_used_is_refused_by_name(template: Json, words
 
 
 def test_a_job_that_measures_itself_is_told_at_which_clocks_and_starts_without_a_plan() -> None:
-    clocks = {"highestMegahertz": 1410, "lowestMegahertz": 1230, "stepMegahertz": 60}
+    clocks = {"highestMegahertz": 1410, "lowestMegahertz": 1230, "stepMegahertz": 90}
     pipeline = {**PIPELINE, "plan": {"configMap": "gpt3", "measure": clocks}}
     made = incarnation_job(job_view(pipeline=pipeline), 1, NODES, now=NOW)
     pod = made["spec"]["template"]["spec"]
-    assert environment(pod["containers"][0])["FLYBALL_PIPELINE_MEASURE"] == "1410,1350,1290,1230"
+    assert environment(pod["containers"][0])["FLYBALL_PIPELINE_MEASURE"] == "1410,1320,1230"
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "flyball-plan"]
     assert volume["projected"]["sources"][0]["configMap"]["optional"] is True
     raw = raw_job(pipeline=pipeline)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flyball_api.power_cap import PowerCap
+from flyball_operator.meters import meters
 from flyball_operator.meters.meters import Meters
 from flyball_operator.power.caps.meter import MeterReading
 
@@ -61,6 +64,20 @@ async def test_the_last_reading_is_kept_with_the_moment_it_was_first_seen(bench:
     bench.says(710.0, 2.0)
     await until(lambda: bench.reading().watts == 710.0)
     assert bench.reading().seen_at == 60.0
+
+
+async def test_a_meter_is_read_again_after_its_interval(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(meters, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
+    bench.says(700.0, 1.0)
+    bench.meters.follow([cap("row", intervalSeconds=7), cap("other", intervalSeconds=3)])
+    await until(lambda: sorted(pauses) == [3.0, 7.0])
+    assert bench.reading().watts == 700.0
 
 
 async def test_a_reading_that_fails_leaves_the_last_one_and_says_why(bench: Bench) -> None:

@@ -96,6 +96,7 @@ def test_a_job_under_way() -> None:
     state = state_of(
         JobMemory(progress, ALLOCATION, running=True),
         gpus={"min": 2, "max": 4},
+        training={"globalBatchSize": 512, "maxLocalBatchSize": 64, "iterations": 1000},
         energy={"budgetKilojoules": 100, "onExhausted": "Suspend"},
         deadline="2030-06-01T13:00:00Z",
         clocks={"minMegahertz": 900, "maxMegahertz": 1200},
@@ -103,8 +104,10 @@ def test_a_job_under_way() -> None:
         objective="Time",
         priority=5,
         elasticity={"mode": "CheckpointRestart", "minSecondsBetweenResizes": 60},
+        status={"lastResizeTime": (NOW - timedelta(seconds=60)).strftime("%Y-%m-%dT%H:%M:%SZ")},
     )
     assert (state.gpus_min, state.gpus_max) == (2, 4)
+    assert (state.global_batch_size, state.max_local_batch_size) == (512, 64)
     assert (state.remaining_iterations, state.remaining_energy_joules) == (600, 70_000.0)
     assert (state.seconds_to_deadline, state.attained_gpu_seconds) == (3600.0, 99.0)
     assert (state.clock_min_megahertz, state.clock_max_megahertz, state.power_limit_max_watts) == (900, 1200, 350)
