@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv programs demo train-demo pipeline-demo test test-fast properties test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
+.PHONY: help venv programs demo train-demo pipeline-demo test test-fast properties test-integrations test-training mutants fields schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 ##@ To begin
@@ -61,6 +61,9 @@ test-training: $(STAMP)  ## real PyTorch, JAX, Keras, Lightning and Hugging Face
 
 mutants: $(STAMP)  ## mistakes in power decisions, to be noticed (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+
+fields: $(STAMP)  ## every field of a spec dropped, to be noticed by a test of it (FIELDS_ARGS="--only meter")
+	$(BIN)/python -m tests.mutants.fields $(FIELDS_ARGS)
 
 schedules: $(STAMP)  ## random faults over the real operator and agents (SCHEDULES_ARGS="--seconds 600")
 	$(BIN)/python benchmarks/schedules.py $(SCHEDULES_ARGS)

@@ -234,7 +234,7 @@ class _Run:
                     if near:
                         ordered, tried = [items[name] for name in order.of(mutant, near.items())], mmap.mmap(-1, 8)
                         task = partial(_survives, mutant, session, ordered, sum(near.values()), tried)
-                        running[_in_a_fork(task)] = mutant, ordered, tried
+                        running[in_a_fork(task)] = mutant, ordered, tried
                     else:
                         yield mutant, Verdict.NOT_RUN
                 if running:
@@ -275,7 +275,7 @@ def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> li
             pickle.dump(found, pipe)
         return True
 
-    process = _in_a_fork(record)
+    process = in_a_fork(record)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         written = pipe.read()
@@ -286,7 +286,7 @@ def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> li
     return [(item, what) for item, what in zip(session.items, found, strict=True) if isinstance(what, Recorded)]
 
 
-def _in_a_fork(task: Callable[[], bool]) -> int:
+def in_a_fork(task: Callable[[], bool]) -> int:
     """Do the task in a process of its own, which says nothing and whose exit status is 0 where the task returns True."""
     process = os.fork()
     if process:
