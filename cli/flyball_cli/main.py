@@ -111,7 +111,7 @@ def main() -> None:
         extra = EXTRAS.get(module)
         if extra is None:
             raise
-        print(f"this needs {error.name}: install {DISTRIBUTION}[{extra}]", file=sys.stderr)
+        print(f"{invocation()}: this needs {error.name}: install {DISTRIBUTION}[{extra}]", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
