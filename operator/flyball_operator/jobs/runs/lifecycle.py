@@ -4,7 +4,8 @@ Each (re)start is an *incarnation*: an Indexed Job of gated pods, one a node. Th
 allows the next, and taken again after any crash because nothing but that state is remembered:
 
 - an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave), and so is one that failed, once
-  all of its pods have ended and the pause before the next start is over: until then they stay, with their logs;
+  all of its pods have ended and the pause before the next start is over: until then they stay, with their logs; one of
+  which a pod has failed is left to fail first, wherever the plan has the job by then;
 - while any pod of the job still holds GPUs, wait; those that were left behind when somebody deleted their Job are deleted;
 - with none left, the next incarnation is made, its pods gated, and then the Service that they find each other by;
 - with the Service and every pod of it there, its number in the job's status and its watts reserved on every node, all
@@ -54,7 +55,7 @@ class CreateIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Make the Service by which the ranks of an incarnation find each other, where it is not there (any more)."""
+    """Make the Service by which the ranks of an incarnation find each other, or put it right where it is not whole."""
 
     incarnation: IncarnationView
 
