@@ -56,7 +56,8 @@ SHOWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "elasticity.mode": ("test_resizable", "test_a_cap_below_what_jobs_need_pauses_one_and_says_so"),
         "elasticity.minSecondsBetweenResizes": (
             PLANNED,
-            "test_whoever_lets_a_job_be_resized_at_any_time_lets_it_be_started_again_at_once",
+            "test_a_job_that_a_cap_stops_soon_after_its_start_waits_until_it_may_be_resized",
+            "test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts",
         ),
         "profileKey": "test_jobs_share_by_key_within_a_namespace_only",
         "pipeline.stages": (

@@ -667,12 +667,12 @@ def waiting(admission: Admission, explanation: str) -> JobDecision:
 # --- a cap that goes up and down -------------------------------------------------------------------------------------
 
 NO_POWER = JobDecision(UID, None, Admission.WAITING_FOR_POWER, "Cap hall leaves 0 W of the 800 W that it takes.")
-BETWEEN = 600  # minSecondsBetweenResizes, by default
+BETWEEN = 450  # minSecondsBetweenResizes
 
 
 def running_since(seconds: float) -> Scene:
     """A job that was started so long ago, and runs."""
-    scene = Scene()
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, elasticity={"minSecondsBetweenResizes": BETWEEN}))
     (create,) = scene.cycle()
     scene.answer(WriteResult(DONE.outcome))
     assert isinstance(create, CreateIncarnation)
