@@ -3,7 +3,7 @@
 - the last accepted grant, whole: a restart under an API outage goes on where it was, and an older grant stays refused;
 - the PowerBrakes that lower it, until a grant comes that was made with them;
 - the lease's deadline with the boot it belongs to: a restart does not extend it;
-- each set of a limit before it is made {uuid, old, new, epoch, generation};
+- each set of a limit before it is made {uuid, old, new, what is to come of those before, epoch, generation};
 - the limits that the GPUs had when Flyball first saw them;
 - the energy totals;
 - the node's name: limits and energy of one node mean nothing on another.

@@ -38,6 +38,7 @@ from flyball_agent.enforce.records import (
 )
 from flyball_api.grant import Grant, JobGrant, PowerBound
 from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
+from msgspec.structs import replace
 
 from tests.support.agent_doubles import QuickDisk
 from tests.support.examples import examples
@@ -228,7 +229,10 @@ def test_the_names_on_the_disk_stay_what_they_are() -> None:
     for raw, record in (
         ({"t": "lease", "boot": "b", "deadline": 7}, GrantLease("b", 7)),
         ({"t": "accept", "spec": spec, "boot": "b", "deadline": 7}, Accepted(spec, "b", 7)),
-        ({"t": "intent", "e": 1, "g": 2, "sets": [["GPU-a", 4, 3]]}, Intents(1, 2, (intent("GPU-a", 4, 3),))),
+        (
+            {"t": "intent", "e": 1, "g": 2, "sets": [["GPU-a", 4, 3, [5]]]},
+            Intents(1, 2, (replace(intent("GPU-a", 4, 3), coming_milliwatts=(MilliwattsPerGpu(5),)),)),
+        ),
         (
             {"t": "boards", "boards": [["GPU-a", "A100", 1, 2, 3, 4]]},
             FoundGpus((FoundGpu("GPU-a", "A100", *(MilliwattsPerGpu(limit) for limit in (1, 2, 3, 4))),)),
@@ -243,6 +247,8 @@ def test_the_names_on_the_disk_stay_what_they_are() -> None:
         assert json.loads(encode(record)[9:]) == raw
     newer = {"t": "lease", "boot": "b", "deadline": 7, "fromTheFuture": True}
     assert decode(line(newer)) == GrantLease("b", 7)
+    older = {"t": "intent", "e": 1, "g": 2, "sets": [["GPU-a", 4, 3]]}
+    assert decode(line(older)) == Intents(1, 2, (intent("GPU-a", 4, 3),))
 
 
 def test_lines_that_check_but_are_no_records_are_refused() -> None:
