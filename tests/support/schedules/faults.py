@@ -433,7 +433,11 @@ async def _gpu_node_forced(world: World, fault: Fault) -> None:
     """And made anew by the operator, under the same name. Where its Node is gone, too, or stands there without its labels
     or its GPUs, that would be the word that the machine is, or where it hangs: then it is deleted as everything else is."""
     node, labels = world.api.get("nodes", fault.target), world.machines[fault.target].labels
-    if node is None or not labels.items() <= node["metadata"].get("labels", {}).items() or not node["status"]["capacity"]:
+    if (
+        node is None
+        or not labels.items() <= node["metadata"].get("labels", {}).items()
+        or not node["status"]["capacity"]
+    ):
         world.api.remove("gpunodes", fault.target)
     else:
         world.api.force_away("gpunodes", fault.target)
