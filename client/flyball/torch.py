@@ -45,7 +45,9 @@ class TorchJob(Job):
             every_seconds=every_seconds,
             kept=kept,
             write=lambda path, state: torch.save(state, path),
-            read=lambda path: torch.load(path, map_location=self.device, weights_only=True),
+            # From the job's own volume, as the script's code is. With `weights_only` much that can be saved, as a NumPy
+            # number for the best metric so far, could not be loaded, which nobody would see before the first resize.
+            read=lambda path: torch.load(path, map_location=self.device, weights_only=False),
         )
 
     def register_sharded_state(

@@ -227,6 +227,37 @@ def test_workers_that_load_ahead_keep_the_order(torch_python: str, undisturbed: 
     assert result.worst_loss_difference < 1e-4
 
 
+_WITH_OBJECTS_OF_ITS_OWN = """
+import flyball.torch, numpy, torch
+
+class Best:
+    def __init__(self):
+        self.state = {}
+    def state_dict(self):
+        return self.state
+    def load_state_dict(self, state):
+        self.state = state
+
+job = flyball.torch.join()
+model, best = torch.nn.Linear(1, 1), Best()
+optimizer = torch.optim.AdamW(model.parameters())
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
+print(job.register_state(model=model, optimizer=optimizer, schedule=schedule, best=best), best.state)
+best.state = {"accuracy": numpy.float64(0.5), "history": numpy.zeros(2)}
+job.save()
+"""
+
+
+def test_whatever_a_state_is_made_of_is_loaded_as_it_was_saved(torch_python: str, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))}
+    environment |= {"PYTHONPATH": str(ROOT / "client"), "FLYBALL_CHECKPOINT_DIR": str(tmp_path)}
+    command = [torch_python, "-c", _WITH_OBJECTS_OF_ITS_OWN]
+    starts = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert starts == ["False {}\n", "True {'accuracy': np.float64(0.5), 'history': array([0., 0.])}\n"]
+
+
 @pytest.mark.cluster
 @pytest.mark.skipif(bool(requirements.obstacles()), reason="this machine cannot run real nodes")
 @pytest.mark.timeout(2400)  # seven starts of containers, and twice the training, beside whatever else runs
