@@ -28,6 +28,9 @@ logger = logging.getLogger("flyball")
 T = TypeVar("T")
 
 _RUN = ".run-"
+_NO_BATCH_SIZE = (
+    "the global batch size is not known: give it, or give the job training.globalBatchSize ($FLYBALL_GLOBAL_BATCH_SIZE)"
+)
 
 
 class Job(OnNode):
@@ -51,6 +54,7 @@ class Job(OnNode):
         self._saved: SavedState | ShardedState | None = None
         self._journal = StepJournal.of(environment)
         directory = checkpoint_directory or environment.checkpoint_directory
+        self._was_given_folder = directory is not None
         self._directory = None if directory is None else os.path.join(directory, "flyball")
         super().__init__(environment, self._share(environment), monotonic)
 
@@ -132,10 +136,11 @@ class Job(OnNode):
         `read(path)` make a file of it and back. Raises RuntimeError where there are checkpoints of which none can be
         loaded: to begin anew would overwrite them in the end. Also where this process cannot load what rank 0 has loaded.
         """
-        if self._directory is None:
+        folder = self._folder_to_save_in()
+        if folder is None:
             return False
         self._saved = SavedState(
-            self._directory,
+            folder,
             self._environment,
             self._values,
             state_dict,
@@ -162,10 +167,11 @@ class Job(OnNode):
         all processes at the same step, and may be collectives of theirs. A checkpoint is there once all shards are. Raises
         RuntimeError as `register` does.
         """
-        if self._directory is None:
+        folder = self._folder_to_save_in()
+        if folder is None:
             return False
         self._saved = sharded = ShardedState(
-            self._directory,
+            folder,
             self._environment,
             self._values,
             write,
@@ -177,6 +183,11 @@ class Job(OnNode):
         if self._values is not None:
             self._look_beside(sharded.look)
         return self._go_on_from(sharded.restore())
+
+    def _folder_to_save_in(self) -> str | None:
+        if not self._was_given_folder and self.rank == 0:
+            logger.warning("no checkpoints are written: there is no volume `checkpoint` ($FLYBALL_CHECKPOINT_DIR)")
+        return self._directory
 
     def _go_on_from(self, restored: Restored | None) -> bool:
         if restored is None:
@@ -216,7 +227,7 @@ class Job(OnNode):
         Raises ValueError where neither is known.
         """
         if count is None and self._environment.iterations is None:
-            raise ValueError("job.epochs(): say how many, or give the job training.iterations")
+            raise ValueError("job.epochs(): say how many, or give the job training.iterations ($FLYBALL_ITERATIONS)")
         while (count is None or self._position.epoch < count) and not self.done:
             epoch = self._position.epoch
             yield epoch
@@ -250,7 +261,7 @@ class Job(OnNode):
         """Which samples of a dataset of `size` the rest of this epoch has for this process; for adapters, with `paired`."""
         batch = global_batch_size or self._environment.global_batch_size
         if batch is None or batch < 1:
-            raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
+            raise ValueError(_NO_BATCH_SIZE)
         return self._parts(self.order(size, shuffle=shuffle), self._position, batch)
 
     def order(self, size: int, *, shuffle: bool = True) -> Order:
@@ -334,7 +345,7 @@ class Job(OnNode):
         environment = self._environment
         batch = global_batch_size or environment.global_batch_size
         if batch is None:
-            raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
+            raise ValueError(_NO_BATCH_SIZE)
         return even_parts(batch, environment.world_size, environment.max_local_batch_size)
 
     def part_done(self, part: Part) -> None:

@@ -1,6 +1,7 @@
 """What each step was trained on, for those who compare runs: a line a step, in a file for each process of each start.
 
-Written where FLYBALL_STEP_JOURNAL names a folder. The mean over the processes of their `loss` is the global batch's.
+Written where FLYBALL_STEP_JOURNAL names a folder, which is made where it is not there. The mean over the processes of their
+`loss` is the global batch's.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class StepJournal:
             "loss": self._loss,
         }
         try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
             with open(self._path, "a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:

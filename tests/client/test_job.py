@@ -245,6 +245,18 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert caplog.text.count("no checkpoints are written") == 1
 
 
+@pytest.mark.parametrize(("rank", "warnings"), [(0, 1), (1, 0)])
+def test_that_there_is_no_folder_for_checkpoints_is_said_by_one_process(
+    rank: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(Environment(rank=rank, world_size=2))
+    assert not caplog.records, "a script that has checkpoints of its own registers nothing"
+    assert not job.register(lambda: None, lambda _: None)
+    assert [record.getMessage() for record in caplog.records] == warnings * [
+        "no checkpoints are written: there is no volume `checkpoint` ($FLYBALL_CHECKPOINT_DIR)"
+    ]
+
+
 def test_a_state_that_cannot_be_written_does_not_end_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,9 +295,15 @@ def test_the_journal_has_what_each_step_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job = Job(Environment(journal_directory=str(tmp_path / "absent")))
+    (tmp_path / "file").write_text("no folder can be made here")
+    job = Job(Environment(journal_directory=str(tmp_path / "file")))
     assert len(trained(job)) == 20
     assert caplog.text.count("the journal of steps ends here") == 1
+
+
+def test_the_folder_of_the_journal_is_made(tmp_path: Path) -> None:
+    trained(Job(Environment(run="000001.0", journal_directory=str(tmp_path / "a" / "journal"))))
+    assert len((tmp_path / "a" / "journal" / "000001.0-00000.jsonl").read_text().splitlines()) == 5
 
 
 def test_the_public_names_are_these() -> None:
