@@ -28,6 +28,13 @@ PlanT = TypeVar("PlanT")
 RELATIVE_TOLERANCE = 1e-9
 """Two times (or energies) nearer than this share of their size are the same: what rounding in a sum can cost."""
 
+
+def rounded_up(seconds: float) -> str:
+    """In six digits, and never below it: who asks for a time as it was told is not refused."""
+    digit = 10.0 ** (math.floor(math.log10(seconds)) - 5) if seconds > 0 else 1.0
+    return f"{math.ceil(seconds / digit - 5e-5) * digit:.6g}"
+
+
 _AS_PLANNED = -math.inf  # no time or energy is, so it can stand for "not given" and every other number be checked
 
 
@@ -151,7 +158,9 @@ class Frontier(Generic[PlanT]):
         front, times = self._realised_waiting
         index = bisect_right(times, time_seconds + RELATIVE_TOLERANCE * abs(time_seconds))
         if index == 0:
-            raise ValueError(f"no point of the frontier is as fast as {time_seconds} s; the fastest takes {times[0]} s")
+            raise ValueError(
+                f"no point of the frontier is as fast as {time_seconds} s; the fastest takes {rounded_up(times[0])} s"
+            )
         return front[index - 1]
 
     def at_energy(self, energy_joules: float) -> FrontierPoint[PlanT]:
@@ -176,7 +185,7 @@ class Frontier(Generic[PlanT]):
         `t_min`.
         """
         if time_seconds < self.t_min * (1 - RELATIVE_TOLERANCE):
-            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
+            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {rounded_up(self.t_min)} s")
         times = self._planned_times
         index = bisect_right(times, time_seconds)
         if index == len(times):

@@ -196,11 +196,13 @@ def progress_bar(points: int) -> Iterator[Callable[[int, int], None]]:
 
 def summary(document: dict[str, Any]) -> str:
     """One sentence each on the frontier and on the plan that was asked for."""
+    from flyball_frontiers.frontier import rounded_up
+
     at, flat_out, count = document["at"], document["flat_out"], len(document["points"])
     saved = 1 - at["realised_energy"] / flat_out["energy"]
     slower = at["realised_time"] / flat_out["time"] - 1
     return (
-        f"{count} point{'s' if count > 1 else ''} from {document['t_min']:.4f} s to {document['t_star']:.4f} s\n"
+        f"{count} point{'s' if count > 1 else ''} from {rounded_up(document['t_min'])} s to {document['t_star']:.4f} s\n"
         f"planned for {at['time']:.4f} s: {at['realised_energy']:.1f} J in {at['realised_time']:.4f} s, "
         f"{abs(saved):.2%} {'less' if saved >= 0 else 'more'} energy and {abs(slower):.2%} "
         f"{'more' if slower >= 0 else 'less'} time than at the highest clocks "

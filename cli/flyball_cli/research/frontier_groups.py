@@ -110,13 +110,15 @@ def _degrees(written: list[str]) -> dict[str, float]:
 
 def _summary(document: dict[str, Any]) -> str:
     """What the groups come to together, and what each runs."""
+    from flyball_frontiers.frontier import rounded_up
+
     fastest, flat_out, at = document["points"][0]["realised_energy"], document["flat_out"], document["at"]
     alone = document["each_at_its_fastest"]["energy"]
     lines = [
-        f"{len(document['points'])} points from {document['t_min']:.4f} s to {document['t_star']:.4f} s; at the fastest "
-        f"{fastest:.1f} J, {1 - fastest / alone:.2%} less than with each group planned for its own fastest ({alone:.1f} J) "
-        f"and {1 - fastest / flat_out['energy']:.2%} less than at the highest clocks ({flat_out['energy']:.1f} J in "
-        f"{flat_out['time']:.4f} s)",
+        f"{len(document['points'])} points from {rounded_up(document['t_min'])} s to {document['t_star']:.4f} s; at the "
+        f"fastest {fastest:.1f} J, {1 - fastest / alone:.2%} less than with each group planned for its own fastest "
+        f"({alone:.1f} J) and {1 - fastest / flat_out['energy']:.2%} less than at the highest clocks "
+        f"({flat_out['energy']:.1f} J in {flat_out['time']:.4f} s)",
         f"iterations of {at['iteration']:.4f} s:",
     ]
     for name, point in at["groups"].items():

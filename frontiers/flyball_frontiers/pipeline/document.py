@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flyball_frontiers.frontier import Frontier, FrontierPoint
+from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint, rounded_up
 from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.evaluate import run
@@ -66,9 +66,9 @@ def groups_document(
     or an `at` that nobody can keep.
     """
     planned = plan_groups({name: group.planner() for name, group in groups.items()}, points, progress)
-    wanted = planned.t_min if at is None else at
-    if at is not None and at < planned.t_min:
-        raise ValueError(f"no plan takes {at} s; the fastest takes {planned.t_min} s")
+    if at is not None and at < planned.t_min * (1 - RELATIVE_TOLERANCE):
+        raise ValueError(f"no plan takes {at} s; the fastest takes {rounded_up(planned.t_min)} s")
+    wanted = planned.t_min if at is None else max(at, planned.t_min)
     deployment = planned.behind(stragglers or {}, wanted)
     codecs = {name: PlanCodec(group.graph) for name, group in groups.items()}
 

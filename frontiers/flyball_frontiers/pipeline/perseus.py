@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
+from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint, rounded_up
 from flyball_frontiers.pipeline.graph import ComputationGraph
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.solver.optimality import least_costs
@@ -115,7 +115,7 @@ class PerseusPlanner:
         Raises ValueError below t_min.
         """
         if time_seconds < self.t_min * (1 - RELATIVE_TOLERANCE):
-            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
+            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {rounded_up(self.t_min)} s")
         return self.frontier_at([time_seconds]).points[0]
 
     def relaxed(self, time_seconds: float) -> FrontierPoint[None]:

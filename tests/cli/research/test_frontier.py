@@ -56,7 +56,11 @@ def test_at_plans_for_that_time(tmp_path: Path) -> None:
     assert max(finish for row in slower["timeline"] for _, finish in row) == slower["at"]["realised_time"]
     result = flyball("frontier", "--profile", PROFILE, "--microbatches", 4, "--at", 0.1)
     assert result.exit_code == 2
-    assert "no plan takes 0.1 s; the fastest takes" in result.output
+    said = result.output.partition("no plan takes 0.1 s; the fastest takes ")[2].split()[0]
+    again = ("--points", 5, "--at", said, "--output", tmp_path / "again.json")
+    result = flyball("frontier", "--profile", PROFILE, "--microbatches", 4, *again)
+    assert result.exit_code == 0, "what was told to be the fastest can be asked for"
+    assert f"5 points from {said} s to " in result.output
 
 
 def test_replicas_multiply_the_energy(tmp_path: Path) -> None:
