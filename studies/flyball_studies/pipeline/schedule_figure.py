@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 LETTERS = {"forward": "F", "backward": "B", "recompute": "R", "recompute_backward": "RB", "load": "L"}
+LOW = ("forward", "load")  # whose bars are lower than the others'
 CONSTANT_COLOUR, BLOCKED_COLOUR = "#8c8c8c", "#ececec"
 
 
@@ -52,7 +53,9 @@ def schedule_png(panels: list[tuple[str, dict[str, Any]]], critical_path: bool =
         axis.set_xlim(0, end)
         axis.set_title(title, fontsize=10, loc="left")
     axes[-1, 0].set_xlabel("time (s)")
-    figure.legend(handles=_legend(panels, critical_path), loc="outside lower left", ncols=8, fontsize=8, frameon=False)
+    lettered = any(_has_letters(plan, width) for _, plan in panels)
+    handles = _legend(panels, critical_path, lettered)
+    figure.legend(handles=handles, loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     mappable = ScalarMappable(colour, plt.get_cmap("coolwarm"))
     figure.colorbar(mappable, ax=axes[:, 0].tolist(), label="SM clock (MHz)", fraction=0.025, pad=0.01, aspect=25)
     buffer = io.BytesIO()
@@ -61,16 +64,23 @@ def schedule_png(panels: list[tuple[str, dict[str, Any]]], critical_path: bool =
     return buffer.getvalue()
 
 
-def _legend(panels: list[tuple[str, dict[str, Any]]], critical_path: bool) -> list[Any]:
-    """What letters, colours and the line mean, of what the pictures show."""
+def _has_letters(plan: dict[str, Any], inches: float) -> bool:
+    """Whether each computation is wide enough, in a picture that wide, to have its letter and number on it."""
+    end = max(finish for row in plan["timeline"] for _, finish in row)
+    narrowest: float = min(finish - start for row in plan["timeline"] for start, finish in row)
+    return bool(narrowest / end * inches > 0.13)
+
+
+def _legend(panels: list[tuple[str, dict[str, Any]]], critical_path: bool, lettered: bool) -> list[Any]:
+    """What letters (heights, where none are written), colours and the line mean, of what the pictures show."""
     entries = [entry for _, plan in panels for row in plan["schedule"] for entry in row]
     shown = {entry[0] for entry in entries}
     handles: list[Any] = [
-        Line2D([], [], linestyle="none", label=f"{letter} {name.replace('_', ' and ')}")
+        Line2D([], [], linestyle="none", label=f"{letter if lettered else _bars(name)} {name.replace('_', ' and ')}")
         for name, letter in LETTERS.items()
         if name in shown
     ]
-    if any(len(entry) > 3 for entry in entries):
+    if lettered and any(len(entry) > 3 for entry in entries):
         handles.append(Line2D([], [], linestyle="none", label="F1.0: microbatch 1, part 0 of the model"))
     handles.append(Patch(facecolor=BLOCKED_COLOUR, label="waits"))
     if any(entry[2] is None for entry in entries):
@@ -80,17 +90,20 @@ def _legend(panels: list[tuple[str, dict[str, Any]]], critical_path: bool) -> li
     return handles
 
 
+def _bars(instruction: str) -> str:
+    return "low:" if instruction in LOW else "high:"
+
+
 def _draw_panel(axis: Any, plan: dict[str, Any], colour: Any, critical_path: bool) -> None:
     palette = plt.get_cmap("coolwarm")
     end = max(finish for row in plan["timeline"] for _, finish in row)
-    narrowest = min(finish - start for row in plan["timeline"] for start, finish in row)
     inches = axis.figure.get_figwidth()
-    labelled = narrowest / end * inches > 0.13
+    labelled = _has_letters(plan, inches)
     for stage, (row, times) in enumerate(zip(plan["schedule"], plan["timeline"], strict=True)):
         axis.add_patch(Rectangle((0, stage - 0.4), end, 0.8, facecolor=BLOCKED_COLOUR, zorder=0))
         boxes, colours = [], []
         for (instruction, microbatch, clock, *part), (start, finish) in zip(row, times, strict=True):
-            height = 0.54 if instruction in ("forward", "load") else 0.8
+            height = 0.54 if instruction in LOW else 0.8
             boxes.append(Rectangle((start, stage - height / 2), finish - start, height))
             colours.append(CONSTANT_COLOUR if clock is None else palette(colour(clock)))
             label = f"{LETTERS.get(instruction, instruction[:1])}{microbatch}{''.join(f'.{each}' for each in part)}"
