@@ -351,7 +351,8 @@ def _print_strategies(console: Any, study: PipelineStudy) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title="against sequential execution, and (last two columns) against Perseus", box=SIMPLE_HEAD)
+    title = "against sequential execution, and (last two columns) against Perseus"
+    shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)  # which fits into 80 columns
     shown.add_column("strategy", no_wrap=True)
     for heading in ("measured", "time", "energy", "iso-time", "iso-energy"):
         shown.add_column(heading, justify="right")
