@@ -104,7 +104,7 @@ class StagePlans:
             with open(path, encoding="utf-8") as file:
                 document = json.load(file)
         except (ValueError, RecursionError) as error:
-            raise InvalidPlan(f"{path}: {error}") from error
+            raise InvalidPlan(f"{path}: this is no JSON, as `flyball frontier --output` writes: {error}") from error
         try:
             return cls(document, stage)
         except InvalidPlan as error:
