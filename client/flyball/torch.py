@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader
 
-from flyball.environment import Environment, start_token
+from flyball.environment import Environment, InvalidEnvironment, start_token
 from flyball.job import Job
 from flyball.sampling import Part
+
+logger = logging.getLogger("flyball")
 
 
 class TorchJob(Job):
@@ -100,8 +103,13 @@ class _Once:
 
 
 def join(*, seed: int = 0, checkpoint_directory: str | None = None, backend: str | None = None) -> TorchJob:
-    """`flyball.join`, and PyTorch's process group where there are several processes (NCCL on GPUs, gloo elsewhere)."""
+    """`flyball.join`, and PyTorch's process group where there are several processes (NCCL on GPUs, gloo elsewhere).
+
+    Raises InvalidEnvironment where the job has several pods and nobody, as torchrun, says which process this is.
+    """
     environment = Environment.read(os.environ, os.getppid())
+    if not os.environ.get("RANK"):
+        _miss_torchrun(environment.world_size, os.environ.get("FLYBALL_LOCAL_GPUS", "1"))
     if environment.world_size > 1:
         if not torch.distributed.is_initialized():
             if torch.cuda.is_available():
@@ -114,3 +122,16 @@ def join(*, seed: int = 0, checkpoint_directory: str | None = None, backend: str
     job = TorchJob(environment, seed=seed, checkpoint_directory=checkpoint_directory)
     job.start()
     return job
+
+
+def _miss_torchrun(pods: int, gpus: str) -> None:
+    """Say of a pod of so many GPUs that was not started by torchrun what comes of that."""
+    if pods > 1 and not torch.distributed.is_initialized():
+        raise InvalidEnvironment(
+            f"the job has {pods} pods and $RANK is not set: start the script by torchrun, a process for each GPU"
+        )
+    if pods == 1 and gpus != "1":
+        logger.warning(
+            "this is one process in a pod of %s GPUs, and job.device one of them: torchrun makes a process for each",
+            gpus,
+        )

@@ -258,6 +258,25 @@ def test_whatever_a_state_is_made_of_is_loaded_as_it_was_saved(torch_python: str
     assert starts == ["False {}\n", "True {'accuracy': np.float64(0.5), 'history': array([0., 0.])}\n"]
 
 
+@pytest.mark.parametrize(
+    ("pods", "gpus", "status", "words"),
+    [
+        (1, 1, 0, ""),
+        (1, 4, 0, "this is one process in a pod of 4 GPUs, and job.device one of them"),
+        (2, 4, 1, "InvalidEnvironment: the job has 2 pods and $RANK is not set: start the script by torchrun"),
+    ],
+)
+def test_who_forgets_torchrun_is_told(torch_python: str, pods: int, gpus: int, status: int, words: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))}
+    environment |= {"PYTHONPATH": str(ROOT / "client"), "FLYBALL_LOCAL_GPUS": str(gpus)}
+    environment |= {"JAX_NUM_PROCESSES": str(pods), "JAX_PROCESS_ID": "0"}
+    command = [torch_python, "-c", "import flyball.torch; flyball.torch.join()"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == status, answer.stderr
+    assert words in answer.stderr
+    assert words or not answer.stderr
+
+
 @pytest.mark.cluster
 @pytest.mark.skipif(bool(requirements.obstacles()), reason="this machine cannot run real nodes")
 @pytest.mark.timeout(2400)  # seven starts of containers, and twice the training, beside whatever else runs
