@@ -262,7 +262,7 @@ def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, see
     )
     regret.add_column("workload", no_wrap=True)
     for heading in ("runs", "ours", *others.values(), "below Zeus"):
-        regret.add_column(heading, justify="right")
+        regret.add_column(heading, justify="right", no_wrap=heading == "ours")
     for study in studies:
         found = study.summaries
         savings.add_row(
