@@ -22,12 +22,16 @@ from flyball.job import Job
 class FlyballCallback(Callback):  # type: ignore[misc]
     """Tells the node's agent of steps; after SIGTERM it saves into `checkpoint`, and ends the process with status 143.
 
+    It also saves there every `every_steps` steps (0: never), for what a crash would lose, and at the end.
     `local_batch_size` is what a process computes at once, by default the job's share of its global batch.
     """
 
-    def __init__(self, job: Job, checkpoint: str, local_batch_size: int | None = None) -> None:
+    def __init__(
+        self, job: Job, checkpoint: str, local_batch_size: int | None = None, *, every_steps: int = 500
+    ) -> None:
         self._job = job
         self._checkpoint = checkpoint
+        self._every_steps = every_steps
         self._local_batch_size = job.split_batch()[0] if local_batch_size is None else local_batch_size
         self._steps = -1
         self._leaving = False
@@ -64,6 +68,9 @@ class FlyballCallback(Callback):  # type: ignore[misc]
         if self._job.step_done(self._steps, self._local_batch_size):
             self._save(trainer)
             self._leaving = trainer.should_stop = True
+        elif self._every_steps and self._steps % self._every_steps == 0:  # the same step in all processes
+            self._save(trainer)
+            self._job.interrupted()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._job.interrupted()

@@ -202,3 +202,30 @@ def test_one_that_is_asked_before_the_others_leaves_with_all_of_them(
     finally:
         again.kill()
     assert min(again.steps) == done + 1, "not one step was lost"
+
+
+@pytest.mark.parametrize("framework", ["train_lightning.py"], indirect=True)
+def test_lightning_goes_on_from_its_last_save_where_it_was_killed(framework: Framework, tmp_path: Path) -> None:
+    script = (EXAMPLES / framework.script).read_text().replace('last.ckpt")', 'last.ckpt", every_steps=10)')
+    assert "every_steps" in script
+    program = tmp_path / "train.py"
+    program.write_text(script)
+    often = Framework(framework.python, framework.path, str(program))
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        torchrun = together(folder, processes) if processes > 1 else ()
+        first = often.start(folder, 1, *torchrun, iterations=100_000)
+        try:
+            first.wait_step(25)
+        finally:
+            first.kill()
+        done = max(first.steps)
+        second = often.start(folder, 2, *torchrun, iterations=done + 20)
+        try:
+            assert second.ended() == 0, second.log.read_text()
+        finally:
+            second.kill()
+        lost = done + 1 - min(second.steps)
+        assert min(second.steps) % 10 == 1, "it was saved after a multiple of ten"
+        assert 0 <= lost < 20, "the last save, or the one before where that was broken off"
