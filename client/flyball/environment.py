@@ -15,6 +15,7 @@ _RANKS = (("RANK", "WORLD_SIZE"), ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
 
 
 _TARGET = re.compile(r"^(?P<metric>[A-Za-z][A-Za-z0-9_./-]*) ?(?P<sign>>=|<=) ?(?P<value>-?[0-9]+(\.[0-9]+)?)$")
+_UID = re.compile(r"^[A-Za-z0-9-]{1,63}\Z")
 
 
 class InvalidEnvironment(ValueError):
@@ -92,6 +93,7 @@ class Environment:
     incarnation: int = 0
     run: str = ""
     job: str = ""
+    job_uid: str = ""
     checkpoint_directory: str | None = None
     socket: str | None = None
     journal_directory: str | None = None
@@ -136,6 +138,7 @@ class Environment:
             incarnation=incarnation,
             run=f"{start}.{number('TORCHELASTIC_RESTART_COUNT', 0, 0)}",
             job=variables.get("FLYBALL_JOB", ""),
+            job_uid=_uid(variables.get("FLYBALL_JOB_UID", "")),
             checkpoint_directory=variables.get("FLYBALL_CHECKPOINT_DIR") or None,
             socket=variables.get("FLYBALL_SOCKET") or None,
             journal_directory=variables.get("FLYBALL_STEP_JOURNAL") or None,
@@ -157,6 +160,14 @@ class Environment:
 def start_token() -> str:
     """What no other start is known by, always of one length; that of a later start sorts behind it."""
     return f"{time.time_ns():020d}"
+
+
+def _uid(text: str) -> str:
+    if text and not _UID.match(text):
+        raise InvalidEnvironment(
+            f"environment variable FLYBALL_JOB_UID={text[:80]!r} is no UID of letters, digits and -"
+        )
+    return text
 
 
 def _budget(variables: Mapping[str, str], number: Callable[[str, int | None, int], int | None]) -> BudgetSection:

@@ -17,6 +17,7 @@ from flyball.environment import Environment
 from flyball.on_node import OnNode
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.shared_values import SharedValues
+from flyball.state.checkpoints import folder_in
 from flyball.state.saved import Restored, SavedState, read_pickle, write_pickle
 from flyball.state.sharded import ShardedState
 from flyball.step import Step
@@ -55,7 +56,7 @@ class Job(OnNode):
         self._journal = StepJournal.of(environment)
         directory = checkpoint_directory or environment.checkpoint_directory
         self._was_given_folder = directory is not None
-        self._directory = None if directory is None else os.path.join(directory, "flyball")
+        self._directory = folder_in(directory, environment.job_uid, takes=environment.rank == 0)
         super().__init__(environment, self._share(environment), monotonic)
 
     def _share(self, environment: Environment) -> SharedValues | None:

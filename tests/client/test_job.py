@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_a_start_is_known_by_its_incarnation_or_else_by_the_token_of_rank_0() ->
         ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE='many' is not a whole number of 1 or more"),
         ({"FLYBALL_INCARNATION": "-1"}, "FLYBALL_INCARNATION='-1'"),
         ({"FLYBALL_GLOBAL_BATCH_SIZE": "0"}, "FLYBALL_GLOBAL_BATCH_SIZE='0'"),
+        ({"FLYBALL_JOB_UID": "../../another"}, "FLYBALL_JOB_UID='../../another' is no UID"),
         ({"FLYBALL_TARGET_METRIC": "as good as it gets"}, "'as good as it gets' is not like accuracy >= 0.75"),
     ],
 )
@@ -275,6 +277,38 @@ def test_a_process_that_was_superseded_leaves(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left, old.step():
         pass
     assert left.value.code == 143
+
+
+def test_a_job_that_is_made_again_begins_anew_in_the_volume_of_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its incarnations begin anew, too: the other's last one would have superseded them, and asked them to stop."""
+    before = Environment(checkpoint_directory=str(tmp_path), job_uid="a", incarnation=3, run="000003.0", world_size=2)
+    old = Job(before)
+    old.register(lambda: "the old job's", lambda _: None)
+    assert len(trained(old)) == 10
+    (tmp_path / "flyball" / ".run-000003.0" / "asked").write_text("yes\n")
+    found: list[str] = []
+    for incarnation in (1, 2, 3):
+        new = replace(before, job_uid="b", incarnation=incarnation, run=f"{incarnation:06d}.0")
+        jobs = [Job(replace(new, rank=rank)) for rank in range(2)]
+        assert [job.register(lambda: "the new job's", found.append) for job in jobs] == [incarnation > 1] * 2
+        assert len(trained(jobs[0], epochs=incarnation)) == 10
+        assert not jobs[0].stopping.is_asked
+    assert found == ["the new job's"] * 4
+    assert caplog.text.count("are another job's, this one's are beside it") == 3, "by rank 0 of each start"
+    again = Job(replace(before, incarnation=4, run="000004.0", world_size=1))
+    assert again.register(lambda: None, found.append)
+    assert found[4:] == ["the old job's"], "which is still there"
+
+
+def test_checkpoints_of_a_version_that_knew_no_jobs_are_gone_on_from(tmp_path: Path) -> None:
+    earlier = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=1))
+    earlier.register(lambda: None, lambda _: None)
+    trained(earlier)
+    for incarnation in (2, 3):
+        job = Job(Environment(checkpoint_directory=str(tmp_path), job_uid="a", incarnation=incarnation))
+        assert job.register(lambda: None, lambda _: None)
 
 
 def test_the_journal_has_what_each_step_was_trained_on(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,11 +17,37 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+logger = logging.getLogger("flyball")
+
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d{6,})-(\d{12,})")
 _CLAIM = re.compile(r"incarnation-(\d{6,})")
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
+_OWNER = "job-"
+
+
+def folder_in(volume: str | None, job_uid: str, *, takes: bool) -> str | None:
+    """Where in a volume a job has its checkpoints, None without a volume; whoever `takes` it says so there.
+
+    What another job has left there, as the one that had its name before or last night's run, stays where it is: that one
+    has counted incarnations of its own. Then this job's folder is beside it.
+    """
+    folder = None if volume is None else os.path.join(volume, "flyball")
+    if folder is None or not job_uid:
+        return folder
+    own = f"{_OWNER}{job_uid}"
+    with contextlib.suppress(OSError):  # who writes there next says what is wrong
+        owners = [name for name in os.listdir(folder) if name.startswith(_OWNER)] if os.path.exists(folder) else []
+        if owners and own not in owners:
+            if takes:
+                logger.warning("the checkpoints in %s are another job's, this one's are beside it", folder)
+            return f"{folder}-{job_uid}"
+        if takes and not owners:
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, own), "a"):
+                pass
+    return folder
 
 
 class Superseded(Exception):

@@ -78,6 +78,7 @@ def _environment(
     master = f"{name}-0.{name}.{job.namespace}"
     values: list[JsonObject] = [
         {"name": "FLYBALL_JOB", "value": job.key},
+        {"name": "FLYBALL_JOB_UID", "value": job.uid},
         {"name": "FLYBALL_INCARNATION", "value": str(incarnation)},
         {"name": "FLYBALL_WORLD_SIZE", "value": str(sum(gpus for _, gpus in nodes))},
         {"name": "FLYBALL_LOCAL_GPUS", "value": str(gpus_per_node)},

@@ -60,6 +60,7 @@ def test_the_environments_values() -> None:
         job_with(trainer(volumeMounts=[{"name": "data", "mountPath": "/data"}, CHECKPOINT]))["containers"][0]
     ) == {
         "FLYBALL_JOB": "team/train",
+        "FLYBALL_JOB_UID": "uid-train",
         "FLYBALL_INCARNATION": "3",
         "FLYBALL_WORLD_SIZE": "8",
         "FLYBALL_LOCAL_GPUS": "4",
