@@ -131,12 +131,13 @@ def compare(
     except KeyboardInterrupt:
         typer.echo(f"interrupted; finished runs are kept in {output / 'runs'}, the same command goes on", err=True)
         raise typer.Exit(130) from None
+    empty = "left on, and powered off" if both else "powered off" if power_off_empty_nodes else "left on"
     facts = [
         ("trace", source.name),
-        ("GPUs", f"{size}, {gpus_per_node} a node"),
+        ("cluster", f"{size} GPUs, {gpus_per_node} a node"),
         ("what policies know", f"{model} models"),
-        ("seeds", str(seeds)),
-        ("empty nodes", "left on, and powered off" if both else "powered off" if power_off_empty_nodes else "left on"),
+        ("drawn by", f"{seeds} seed{'s' if seeds > 1 else ''}"),
+        ("nodes", f"empty nodes {empty}"),
         ("policies", ", ".join(names)),
         ("sweeps", "; ".join(f"{knob}={_values(values)}" for knob, values in sweeps.items()) or "none"),
     ]
