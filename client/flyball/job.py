@@ -262,7 +262,7 @@ class Job(OnNode):
         """Which samples of a dataset of `size` the rest of this epoch has for this process; for adapters, with `paired`."""
         batch = global_batch_size or self._environment.global_batch_size
         if batch is None or batch < 1:
-            raise ValueError(_NO_BATCH_SIZE)
+            raise ValueError(_NO_BATCH_SIZE if batch is None else f"a global batch has 1 sample or more, not {batch}")
         return self._parts(self.order(size, shuffle=shuffle), self._position, batch)
 
     def order(self, size: int, *, shuffle: bool = True) -> Order:

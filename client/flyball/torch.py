@@ -18,6 +18,9 @@ from flyball.sampling import Part
 
 logger = logging.getLogger("flyball")
 
+# Options of a DataLoader that say what is in a batch.
+_OF_THE_JOB = {"batch_size", "sampler", "batch_sampler", "drop_last"}
+
 
 class TorchJob(Job):
     """A `flyball.Job` whose loader is a `torch.utils.data.DataLoader`, and whose state are objects with a `state_dict`."""
@@ -79,7 +82,15 @@ class TorchJob(Job):
     def loader(
         self, dataset: Any, global_batch_size: int | None = None, *, shuffle: bool = True, **options: Any
     ) -> Iterator[Any]:
-        """As `flyball.Job.loader`; further options are the DataLoader's (`num_workers`, `collate_fn`, `pin_memory`)."""
+        """As `flyball.Job.loader`; further options are the DataLoader's (`num_workers`, `collate_fn`, `pin_memory`).
+
+        Raises ValueError for those by which another than the job would say what is in a batch.
+        """
+        taken = sorted(_OF_THE_JOB.intersection(options))
+        if taken:
+            raise ValueError(
+                f"job.loader(): {', '.join(taken)} is the job's to say: give the batch of all processes, and shuffle"
+            )
         issued: deque[Part] = deque()
 
         def batches() -> Iterator[list[int]]:

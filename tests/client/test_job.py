@@ -113,6 +113,8 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused() -> None:
         Job(Environment(world_size=4)).split_batch(10)
     with pytest.raises(ValueError, match="the global batch size is not known"):
         Job(Environment()).split_batch()
+    with pytest.raises(ValueError, match="a global batch has 1 sample or more, not -4"):
+        Job(Environment()).loader(range(10), -4)
 
 
 def test_a_frameworks_loop_is_told_once_that_it_has_to_end() -> None:

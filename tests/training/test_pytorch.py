@@ -258,6 +258,19 @@ def test_whatever_a_state_is_made_of_is_loaded_as_it_was_saved(torch_python: str
     assert starts == ["False {}\n", "True {'accuracy': np.float64(0.5), 'history': array([0., 0.])}\n"]
 
 
+def test_what_is_in_a_batch_is_the_jobs_to_say(torch_python: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))}
+    program = "import flyball.torch; flyball.torch.join().loader(range(10), batch_size=4, drop_last=True)"
+    answer = subprocess.run(
+        [torch_python, "-c", program],
+        env={**environment, "PYTHONPATH": str(ROOT / "client")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ValueError: job.loader(): batch_size, drop_last is the job's to say" in answer.stderr
+
+
 @pytest.mark.parametrize(
     ("pods", "gpus", "status", "words"),
     [
