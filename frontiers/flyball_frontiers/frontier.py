@@ -30,7 +30,10 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def rounded_up(seconds: float) -> str:
-    """In six digits, and never below it: who asks for a time as it was told is not refused."""
+    """To a tenth of a millisecond, in six digits below a tenth of a second, and never below it: who asks for a time as it
+    was told is not refused."""
+    if seconds >= 0.1:
+        return f"{math.ceil(seconds * 1e4 - 1e-6) / 1e4:.4f}"
     digit = 10.0 ** (math.floor(math.log10(seconds)) - 5) if seconds > 0 else 1.0
     return f"{math.ceil(seconds / digit - 5e-5) * digit:.6g}"
 
