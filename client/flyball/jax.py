@@ -98,7 +98,7 @@ def join(*, seed: int = 0, checkpoint_directory: str | None = None) -> JaxJob:
     if environment.world_size > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            os.environ["JAX_COORDINATOR_ADDRESS"],
+            os.environ.get("JAX_COORDINATOR_ADDRESS"),  # without it JAX looks for one, or says so
             num_processes=environment.world_size,
             process_id=environment.rank,
         )
