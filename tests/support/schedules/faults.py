@@ -255,7 +255,9 @@ async def _lost_journal(world: World, fault: Fault) -> None:
 
 @_kind("journal comes back as it was, and the agent starts anew", "disks", NODES, 4.0)
 async def _old_journal(world: World, fault: Fault) -> None:
-    """As where a node's disk is put back to a snapshot."""
+    """As where a node's disk is put back to a snapshot, of its own journal: with another node's no agent ever starts."""
+    if fault.target not in world.agents:
+        return
     path = world.journal_path(fault.target)
     before = path.read_bytes() if path.exists() else b""
 
