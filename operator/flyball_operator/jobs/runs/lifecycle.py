@@ -22,6 +22,9 @@ from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.jobs.runs.endings import Ending, Evidence, gathered, judged
 
+# What Kubernetes says of a pod whose Node is gone. That says it all, by an Event: its job just goes elsewhere.
+NODE_GONE = "DeletionByPodGC"
+
 
 class JobPhase(StrEnum):
     """Where a job stands on the way."""
@@ -143,7 +146,7 @@ def next_step(
             return JobStep(JobPhase.STOPPING, current, stops)
         ending = judged(gathered(evidence or Evidence(), current, own), current)
         return JobStep(JobPhase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
-    if desired is not None and desired != current.nodes and any(pod.phase == "Failed" for pod in own):
+    if desired is not None and desired != current.nodes and any(_fails_its_job(pod) for pod in own):
         # Its Job fails in a moment, and how it ended is judged then. A drain has others planned for it as soon as its last
         # pod has ended: stopped for that, nobody would learn that it was evicted.
         return JobStep(JobPhase.STOPPING, current, stops)
@@ -169,3 +172,8 @@ def next_step(
     if all(pod.ready for pod in present):
         return JobStep(JobPhase.RUNNING, current, stops, bound=bound)
     return JobStep(JobPhase.STARTING, current, stops, bound=bound)
+
+
+def _fails_its_job(pod: PodView) -> bool:
+    """Whether how the pod ended is to be judged before its job goes elsewhere."""
+    return pod.phase == "Failed" and (pod.disruption is None or pod.disruption.reason != NODE_GONE)

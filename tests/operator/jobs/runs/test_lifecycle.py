@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 from flyball_api.workloads import IncarnationView, PodView
+from flyball_api.workloads.pod import Obstacle
 from flyball_operator.jobs.runs.lifecycle import (
+    NODE_GONE,
     Action,
     CreateIncarnation,
     CreateService,
@@ -17,6 +19,7 @@ from flyball_operator.jobs.runs.lifecycle import (
     StopIncarnation,
     next_step,
 )
+from msgspec.structs import replace
 
 from tests.support.operator_objects import incarnation_view, pod_view, running_pod
 
@@ -269,7 +272,15 @@ STATES = [
         pods=[ended(0, "Failed", 143)],
     ),
     State(
-        "the same, and nothing is planned",
+        "the node of a pod is gone, and the job is planned elsewhere",
+        JobPhase.STOPPING,
+        (StopIncarnation,),
+        desired=(("c", 4),),
+        incarnations=[incarnation()],
+        pods=[replace(ended(0, "Failed"), disruption=Obstacle(NODE_GONE, "PodGC: node no longer exists"))],
+    ),
+    State(
+        "a pod was drained, and nothing is planned",
         JobPhase.STOPPING,
         (StopIncarnation,),
         desired=None,
