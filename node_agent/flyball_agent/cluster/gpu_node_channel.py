@@ -50,6 +50,7 @@ class GpuNodeChannel:
         # What had been acknowledged when this agent or its governor began; None until the API server has said it.
         self._acknowledged_before: tuple[Acknowledgement, ...] | None = None
         self._recalled = asyncio.Event()
+        self._governors = 0  # how many have started since this agent began
         self._has_small_object = True  # of brakes' acknowledgements; as it was when they were read, or made, last
         self._has_known_gpus = False  # this agent, with its governor
         self._uid: str | None = None
@@ -74,6 +75,7 @@ class GpuNodeChannel:
         """Another governor has started: what was acknowledged before it is to be read anew."""
         self._acknowledged_before = None
         self._recalled.clear()
+        self._governors += 1
         self._has_known_gpus = False
 
     async def reread(self) -> None:
@@ -155,7 +157,7 @@ class GpuNodeChannel:
                 # It went meanwhile, and a report is of one object, or of the next one; or the governor did.
                 self._agent.changed.set()
                 continue
-            rounds = self._agent.state.counts.rounds
+            governor, rounds = self._governors, self._agent.state.counts.rounds
             if published is not None and self._lowered_by_brake() and await self._acknowledge_brake():
                 due = calm_until = min(due, loop.time() + random.uniform(*STATUS_AFTER_BRAKE_SECONDS))  # noqa: S311 - jitter
                 continue
@@ -179,7 +181,8 @@ class GpuNodeChannel:
             backoff.reset()
             overtaken = 0
             self.published += 1
-            self._agent.status_published(rounds)
+            if governor == self._governors:  # the next one counts its rounds from one, and has yet to be reported of
+                self._agent.status_published(rounds)
             self._acknowledged = self._status.acknowledged
             published, due = news, loop.time() + self._interval
 

@@ -42,6 +42,7 @@ class Agent:
         self.gpus: tuple[GpuReport, ...] = ()
         self.specs: list[object] = []
         self.acknowledged: Sequence[Acknowledgement] | None = ()
+        self.published: list[int] = []
 
     def say(self, news: str) -> None:
         self.significant = (news,)
@@ -54,7 +55,8 @@ class Agent:
     def status(self, previous: GpuNodeStatus) -> GpuNodeStatus:
         return GpuNodeStatus(mode=self.significant[0], devices=self.gpus)
 
-    def status_published(self, round_number: int) -> None: ...
+    def status_published(self, round_number: int) -> None:
+        self.published.append(round_number)
 
     def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
         self.specs.append(spec)
@@ -73,6 +75,7 @@ class Server(MemorySession):
         self.patches: list[Json] = []
         self.requests: list[str] = []
         self.loses = self.hides_brakes = False
+        self.on_patch: Callable[[], None] = lambda: None  # called while a patch is under way
 
     async def get(self, path: str, **params: str) -> Json:
         if self.hides_brakes and "brakeacknowledgements" in path:
@@ -87,6 +90,8 @@ class Server(MemorySession):
         self.patches.append(body)
         self.requests.append("patch")
         answer = await super().patch(path, body, content_type, **params)
+        self.on_patch()
+        self.on_patch = lambda: None
         if self.loses:
             self.loses = False
             raise ApiUnreachable("the test has lost the answer")
@@ -157,6 +162,28 @@ def test_of_a_governor_that_comes_while_a_report_waits_nothing_is_written_before
         await channel.reread()
         await asyncio.sleep(1.0)
         assert server.stands() == "second"
+
+    play(course)
+
+
+def test_a_governor_is_not_told_that_what_the_one_before_it_knew_is_published() -> None:
+    """It counts its rounds from one, and would let go of GPUs though nobody has seen that in its status."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node(epoch=1)
+        await asyncio.sleep(1.0)
+        assert agent.published == [1]
+        agent.state.counts.rounds = 5000
+        server.on_patch = channel.governor_is_new
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        assert server.stands() == "second"
+        assert agent.published == [1]
+        agent.state.counts.rounds = 3
+        await channel.reread()
+        agent.say("third")
+        await asyncio.sleep(1.0)
+        assert agent.published == [1, 3]
 
     play(course)
 
