@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flyball_api.values.units import MilliwattsPerGpu
 
@@ -84,6 +84,17 @@ def find_gpus(
         gpus[uuid] = GpuState(
             uuid, gpu.index, gpu.model, limits, most_milliwatts, holders=unlisted, failure=failure_state
         )
+    return gpus
+
+
+def found_anew(
+    found: Mapping[str, GpuState], before: Mapping[str, GpuState], *, nothing_listed: bool
+) -> dict[str, GpuState]:
+    """The GPUs of another driver with what was known of them before; of none (`nothing_listed`) also those of before that
+    no journal has, since they never opened: nothing says that they are gone."""
+    gpus = dict(before) if nothing_listed else {}
+    for uuid, gpu in found.items():
+        gpus[uuid] = gpu.as_known(before[uuid]) if uuid in before else gpu
     return gpus
 
 

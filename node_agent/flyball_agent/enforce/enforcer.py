@@ -20,7 +20,7 @@ from flyball_kube.process.logs import get_logger
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.enforce import decisions
 from flyball_agent.enforce.acknowledger import Acknowledger
-from flyball_agent.enforce.adoption import find_gpus
+from flyball_agent.enforce.adoption import find_gpus, found_anew
 from flyball_agent.enforce.brakes import (
     Followed,
     Seen,
@@ -304,12 +304,9 @@ class Enforcer:
         before = self._access.swap(driver)
         state.session = self._access.session.session
         found = find_gpus(self._access.gpus.values(), self._journal.state, resumed_at_ns=None, unopened=driver.unopened)
-        for uuid, gpu in found.items():
-            known = state.gpus.get(uuid)
-            if known is not None:
-                found[uuid] = gpu.as_known(known)
+        gpus = found_anew(found, state.gpus, nothing_listed=self._access.error is not None)
         state.gpus.clear()
-        state.gpus.update(found)
+        state.gpus.update(gpus)
         self._note_driver()
         return before
 

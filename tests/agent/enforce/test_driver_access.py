@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from flyball_agent.enforce.driver_access import AbsentDriver
-from flyball_agent.gpu.gpu import DriverUnavailable
+from flyball_agent.gpu.gpu import DriverUnavailable, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_api.values.units import MilliwattsPerGpu
 
 from tests.support.enforcer_rig import GPUS, MIN_LIMITS, Rig
+from tests.support.fewer_gpus import FewerGpus
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 
 GONE = AbsentDriver(DriverUnavailable("open", detail="released"), "boot-1")
@@ -64,3 +67,22 @@ def test_an_enforcer_starts_without_a_driver_and_adopts_it_when_it_comes(rig: Ri
     rig.enforcer.accept(gpu_node_spec(2, MIN_LIMITS))
     rig.step()
     assert rig.acknowledged == (1, 2, MIN_LIMITS)
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU-lost"])
+def test_a_gpu_that_never_opened_counts_on_while_the_driver_is_away(rig: Rig, uuid: str) -> None:
+    """No journal has it; to let go of the driver, by which it is to be reset, takes it out of no sum."""
+    lost = UnopenedGpu(GPUS, uuid, "", MilliwattsPerGpu(400_000), GpuLost("handle", uuid, 15))
+    rig.restart(driver=FewerGpus(rig.node, "none", unopened=(lost,)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, MIN_LIMITS + 400_000)
+    known = set(rig.enforcer.state.gpus)
+    for _ in range(2):  # that it is away for another reason now changes nothing
+        rig.enforcer.swap_driver(GONE)
+        rig.step(1)
+        assert set(rig.enforcer.state.gpus) == known
+        assert rig.enforcer.state.held_milliwatts == (GPUS + 1) * 400_000
+    rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+    rig.step(1)
+    assert set(rig.enforcer.state.gpus) == {device.uuid for device in rig.node.devices}, "the driver knows best"

@@ -21,7 +21,6 @@ from flyball_agent.gpu.calls import DirectCalls, Returned
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
     Gpu,
-    GpuDriver,
     GpuError,
     GpuLost,
     UnknownDriverError,
@@ -31,13 +30,13 @@ from flyball_agent.gpu.operations import GpuCall
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault
-from flyball_simulated_gpu.virtual import VirtualNode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.agent_doubles import QuickDisk
 from tests.support.enforcer_rig import A100, GPUS, MIN_LIMITS, SECOND, Rig
 from tests.support.examples import examples
+from tests.support.fewer_gpus import FewerGpus
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 from tests.support.waiting import until
 
@@ -436,37 +435,6 @@ def test_one_lost_gpu_keeps_its_watts_and_stops_nobody(rig: Rig) -> None:
     rig.step(1)
     assert rig.limits()[0] == 200_000
     assert rig.acknowledged == (1, 2, 600_000)
-
-
-class FewerGpus(GpuDriver):
-    """The driver of a node that finds all GPUs but one, and cannot open these."""
-
-    name = "simulated"
-
-    def __init__(self, node: VirtualNode, missing_uuid: str, unopened: Sequence[UnopenedGpu] = ()) -> None:
-        self._driver, self._missing_uuid, self._unopened = SimulatedDriver(node), missing_uuid, unopened
-
-    @property
-    def boot_id(self) -> str:
-        return self._driver.boot_id
-
-    @property
-    def driver_load(self) -> str:
-        return self._driver.driver_load
-
-    @property
-    def version(self) -> str:
-        return self._driver.version
-
-    @property
-    def unopened(self) -> Sequence[UnopenedGpu]:
-        return self._unopened
-
-    def gpus(self) -> Sequence[Gpu]:
-        return [gpu for gpu in self._driver.gpus() if gpu.uuid != self._missing_uuid]
-
-    def close(self) -> None:
-        self._driver.close()
 
 
 def test_a_gpu_that_is_not_found_any_more_stays_reserved(rig: Rig) -> None:
