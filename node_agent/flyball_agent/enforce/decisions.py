@@ -176,7 +176,7 @@ def _wish_for(gpu: GpuState, clock_wishes: Mapping[Wish, int]) -> int | None:
 
 def _own_lock_removed(gpu: GpuState) -> ClockLock | None:
     """A foreign pod's GPU keeps its clocks as its owner set them, but must not keep a lock of ours."""
-    return UNLOCKED if gpu.lock is not None and gpu.lock.is_range else None
+    return UNLOCKED if gpu.next_lock is not None and gpu.next_lock.is_range else None
 
 
 def total_held_milliwatts(gpus: Iterable[GpuState]) -> NodeMilliwatts:
@@ -227,7 +227,7 @@ def clock_locks(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list
     sets = []
     for gpu in gpus:
         target = targets.get(gpu.uuid)
-        if gpu.usable and target is not None and target.lock is not None and target.lock != gpu.lock:
+        if gpu.usable and target is not None and target.lock is not None and target.lock != gpu.next_lock:
             sets.append(SetClockLock(gpu.uuid, target.lock))
     return sets
 
@@ -281,6 +281,8 @@ def lock_drift_of(gpu: GpuState, now_ns: int) -> str | None:
     There is no read-back of a lock. A clock below the range proves nothing: power and heat hold it down, too.
     """
     clock = None if gpu.reading is None else gpu.reading.sm_clock_megahertz
+    if gpu.lock_coming is not None:
+        return None  # by now it may have that
     if gpu.lock is None or not gpu.lock.is_range or clock is None or now_ns - gpu.lock_set_ns < LOCK_SETTLE_NS:
         return None
     if clock <= gpu.lock.max_megahertz:

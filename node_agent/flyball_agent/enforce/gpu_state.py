@@ -118,7 +118,8 @@ class GpuState(Struct, frozen=True):
     """One GPU as the agent knows it now. `held_milliwatts` is the most that its limit may allow.
 
     `index` is -1 for a GPU that was here once and is not found now. `limit` is None while it cannot be read, `lock`
-    where it is not known what the clock is locked to. `ours_milliwatts` is the limit that the agent set last and read back,
+    where it is not known what the clock is locked to, and `lock_coming` what it is being locked to by the last call that
+    has yet to return. `ours_milliwatts` is the limit that the agent set last and read back,
     and `before_drift_milliwatts` what that was when another hand had changed it, until the agent has set it anew. `coming`
     is what it was set to with success and does not read back: it may take that yet.
     """
@@ -131,6 +132,7 @@ class GpuState(Struct, frozen=True):
     reading: GpuReading | None = None
     limit: PowerLimitReading | None = None
     lock: ClockLock | None = None
+    lock_coming: ClockLock | None = None
     lock_set_ns: int = 0  # when it was set last
     lock_drifts: int = 0  # how many times in a row the clock was found above it since
     lock_refused: str | None = None
@@ -158,6 +160,11 @@ class GpuState(Struct, frozen=True):
     @property
     def requested_milliwatts(self) -> MilliwattsPerGpu | None:
         return None if self.limit is None else self.limit.requested_milliwatts
+
+    @property
+    def next_lock(self) -> ClockLock | None:
+        """What its clock is locked to once every call has returned; None where that is not known."""
+        return self.lock if self.lock_coming is None else self.lock_coming
 
     def coming_milliwatts(self, now_ns: int) -> tuple[MilliwattsPerGpu, ...]:
         """The limits that it was set to and may have yet to take, in order."""

@@ -59,6 +59,7 @@ class GpuSetter:
         self._still_decided = still_decided
         self._clock_ns = clock_ns
         self._latencies = SetLatencies(clock_ns)
+        self._begun_locks: dict[str, SetClockLock] = {}  # the last of each GPU
         self._asked_to_persist: set[str] = set()
         self._forbidden: str | None = None
         self._forbidden_rounds = 0
@@ -165,6 +166,9 @@ class GpuSetter:
         calls = [(self._access.gpus[change.uuid], _call_for(change.lock)) for change in sets]
         session, took = self._state.session, CallTimes(self._clock_ns)
         outcomes = self._access.calls.each("lock clocks", calls, took.returned)
+        for change in sets:
+            self._begun_locks[change.uuid] = change
+            self._state.put(self._state.gpus[change.uuid].changed(lock_coming=change.lock))
         return self._note_locks(sets, outcomes, session, took)
 
     async def _note_locks(
@@ -174,19 +178,43 @@ class GpuSetter:
         session: DriverSession,
         took: CallTimes,
     ) -> None:
-        outcomes = await begun
-        if self._state.session != session:
-            return  # another driver by now, or the same loaded anew, which knows of no lock
+        try:
+            outcomes = await begun
+        except BaseException:
+            for change in sets:
+                self._forget_lock(change)
+            raise
         for change, outcome in zip(sets, outcomes, strict=True):
-            gpu = self._state.gpus[change.uuid]
             if isinstance(outcome, GpuError):
                 self._state.counts.errors[(outcome.operation, outcome.code)] += 1
-                # A GPU that cannot be locked is asked once, never again for this range.
-                lock_now = change.lock if isinstance(outcome, NotSupported) else gpu.lock
-                self._state.put(gpu.changed(lock=lock_now, lock_refused=str(outcome)))
-                continue
-            latency = gpu.set_latency
-            if change.lock.is_range:  # to remove a lock is another call, and none that a computation waits for
-                latency = self._latencies.take(change.uuid, session, took.nanoseconds(change.uuid))
-            now_ns = self._clock_ns()
-            self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=now_ns, set_latency=latency))
+            if self._state.session != session:  # another driver by now, or the same loaded anew, which knows of no lock
+                self._forget_lock(change)
+            elif isinstance(outcome, GpuError):
+                self._note_refused_lock(change, outcome)
+            else:
+                self._note_lock(change, session, took)
+
+    def _is_last(self, change: SetClockLock) -> bool:
+        """Of several calls on one GPU the last that was begun says what its clock is locked to, whichever is noted last."""
+        return self._begun_locks[change.uuid] is change
+
+    def _forget_lock(self, change: SetClockLock) -> None:
+        gpu = self._state.gpus.get(change.uuid)
+        if gpu is not None and self._is_last(change):
+            self._state.put(gpu.changed(lock=None, lock_coming=None))
+
+    def _note_refused_lock(self, change: SetClockLock, error: GpuError) -> None:
+        """A GPU that cannot be locked is asked once, never again for this range. Any other may have been locked."""
+        if self._is_last(change):
+            lock_now = change.lock if isinstance(error, NotSupported) else None
+            gpu = self._state.gpus[change.uuid]
+            self._state.put(gpu.changed(lock=lock_now, lock_coming=None, lock_refused=str(error)))
+
+    def _note_lock(self, change: SetClockLock, session: DriverSession, took: CallTimes) -> None:
+        gpu = self._state.gpus[change.uuid]
+        if change.lock.is_range:  # to remove a lock is another call, and none that a computation waits for
+            latency = self._latencies.take(change.uuid, session, took.nanoseconds(change.uuid))
+            gpu = gpu.changed(set_latency=latency)
+        if self._is_last(change):
+            gpu = gpu.changed(lock=change.lock, lock_coming=None, lock_refused=None, lock_set_ns=self._clock_ns())
+        self._state.put(gpu)
