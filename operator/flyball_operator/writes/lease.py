@@ -78,6 +78,7 @@ class LeaderLease:
         self._epoch: int | None = None
         self._claim_ends_at = 0.0
         self._stands_back_until = float("-inf")
+        self._given_up = 0  # how often
         self._acquired = self._renewed = datetime.fromtimestamp(0, UTC)
         self._leading = asyncio.Event()
         self._released = False
@@ -101,6 +102,7 @@ class LeaderLease:
     def give_up(self, why: str, stand_back_seconds: float = 0.0) -> None:
         """End the epoch that is held, and compete for the next one, which is higher, only after `stand_back_seconds`."""
         self._stands_back_until = self._clock() + stand_back_seconds
+        self._given_up += 1
         self._end(why)
 
     async def wait_leading(self) -> int:
@@ -229,10 +231,12 @@ class LeaderLease:
             "metadata": self._lease["metadata"] if self._lease else {"name": self._name, "namespace": self._namespace},
             "spec": lease_spec(self.identity, epoch, self._duration_seconds, acquired=acquired, renewed=self._renewed),
         }
-        sent_at = self._clock()
+        sent_at, given_up = self._clock(), self._given_up
         method, name = ("PUT", self._name) if self._lease else ("POST", None)
         if not self._observe(await self._call(method, LEASES.path(self._namespace, name), body)):
             return 0.0
+        if self._given_up != given_up:
+            return 0.0  # while the answer was on its way: the next epoch is a higher one
         self._claim_ends_at, self._acquired = sent_at + self._claim_seconds, acquired
         known, self._epoch = self._epoch, epoch
         if known != epoch == self.epoch:
