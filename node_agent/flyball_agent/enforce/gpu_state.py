@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_agent.enforce.set_latencies import SetLatency
-from flyball_agent.gpu.gpu import CallTimedOut, GpuError, GpuLimits, GpuReading, PowerLimitReading
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuError, GpuLimits, GpuReading, PowerLimitReading
 
 # NVIDIA's list has fewer.
 MAX_XID_KINDS = 256
@@ -204,6 +204,13 @@ class GpuState(Struct, frozen=True):
         """The GPU after it could not be read: what it held last stays reserved."""
         return replace(self, failure=GpuFailure.of(error), reading=None, limit=None)
 
+    def hanging(self, now_ns: int) -> GpuState:
+        """The GPU while a call on it has not returned: perhaps the one that sets its limit, which may be taken late after
+        that."""
+        if self.coming is None or not self.coming.may_come(now_ns):
+            return self
+        return replace(self, coming=replace(self.coming, asked_ns=now_ns))
+
     def after_set(
         self,
         new_milliwatts: MilliwattsPerGpu,
@@ -214,7 +221,8 @@ class GpuState(Struct, frozen=True):
         """The GPU after its limit was set and read back: what counts is what was read, whatever the setter returned."""
         set_error = None if outcome is None else str(outcome)
         coming = self.coming
-        if outcome is None or isinstance(outcome, CallTimedOut):  # any other says that nothing comes of it
+        # Any other error says that nothing comes of it. A worker that is gone may have made the call before.
+        if outcome is None or isinstance(outcome, CallTimedOut | DriverUnavailable):
             coming = (coming or ComingLimits((), now_ns)).after(new_milliwatts, now_ns)
         if isinstance(read_back, GpuError):
             held = max(self.held_milliwatts, new_milliwatts)

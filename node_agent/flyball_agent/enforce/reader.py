@@ -14,7 +14,7 @@ from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import FoundGpu, found_gpus
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
-from flyball_agent.gpu.gpu import XID_MEANINGS, GpuError, GpuReading
+from flyball_agent.gpu.gpu import XID_MEANINGS, CallTimedOut, GpuError, GpuReading
 from flyball_agent.gpu.operations import Read, ReadPowerLimit
 
 # After so many rounds in which every GPU failed the way a restart may mend, the driver is opened anew.
@@ -61,6 +61,7 @@ class GpuReader:
             gpu = self._state.gpus[uuid]
             if isinstance(result, GpuError):
                 self.note_failure(gpu, result)
+                gpu = gpu.hanging(now_ns) if isinstance(result, CallTimedOut) else gpu
                 self._state.put(gpu.failed(result))
                 restart_may_help = restart_may_help and result.restart_may_help
                 last_failure = str(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Never, TypeVar
 
@@ -20,6 +20,7 @@ from flyball_agent.enforce.requests import Requests, request_forget
 from flyball_agent.gpu.calls import DirectCalls, Returned
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
+    DriverUnavailable,
     Gpu,
     GpuError,
     GpuLost,
@@ -28,6 +29,7 @@ from flyball_agent.gpu.gpu import (
 )
 from flyball_agent.gpu.operations import GpuCall
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault
 from hypothesis import HealthCheck, given, settings
@@ -616,6 +618,45 @@ def test_a_raise_that_was_overtaken_by_another_limit_never_comes(rig: Rig, monke
     rig.step(1)  # taken: what was asked before it has been worked off
     rig.enforcer.accept(gpu_node_spec(4, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
     rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+class Unanswered(DirectCalls):
+    """Calls that end in an error though the driver has what they ask for; none is made on a GPU that hangs."""
+
+    def __init__(self) -> None:
+        self.error: type[GpuError] | None = None
+
+    def each(
+        self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
+    ) -> Coroutine[Any, Any, list[T | GpuError]]:
+        if self.error is None:
+            return super().each(operation, calls, returned)
+        return self._all_failed([self.error(operation, gpu.uuid) for gpu, _ in calls])
+
+    async def _all_failed(self, errors: list[GpuError]) -> list[T | GpuError]:
+        return [*errors]
+
+
+@pytest.mark.parametrize("error", [CallTimedOut, DriverUnavailable])
+def test_a_raise_may_come_though_nobody_has_heard_what_became_of_it(rig: Rig, error: type[GpuError]) -> None:
+    """A worker may die between the call and its answer, and a call may hang for longer than a raise is waited for."""
+    calls = Unanswered()
+    rig.restart(calls=calls)
+    rig.hold("gpt2", 0)
+    rig.hold("bert", 1)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, job_grant("gpt2", 100_000), job_grant("bert", 100_000)))
+    rig.step()
+    raised = rig.enforcer.state.gpus[rig.node.devices[0].uuid]
+    rig.enforcer.state.put(raised.after_set(MilliwattsPerGpu(200_000), error("set"), error("read back"), rig.now_ns))
+    calls.error = error
+    for _ in range(12 if error is CallTimedOut else 3):
+        rig.step(1)
+    calls.error = None
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000] * GPUS, "the other's watts may come at any moment"
+    rig.step(COMING_NS / SECOND)
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
