@@ -22,10 +22,9 @@ from flyball_kube.informer import Informer
 from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
 from flyball_kube.session import ApiSession, JsonObject, get_or_none
-from msgspec.structs import replace
 
 from flyball_agent.node.agent import NodeAgent
-from flyball_agent.node.status import acknowledgement, gpus_of_before, status_patch
+from flyball_agent.node.status import acknowledgement, status_patch, with_gpus_of_before
 
 # An API server that has more to do than it can keeps a request in its queue for 15 s. Who gives up before that and asks
 # again waits at its end.
@@ -52,7 +51,7 @@ class GpuNodeChannel:
         self._recalled = asyncio.Event()
         self._governors = 0  # how many have started since this agent began
         self._has_small_object = True  # of brakes' acknowledgements; as it was when they were read, or made, last
-        self._has_known_gpus = False  # this agent, with its governor
+        self._has_had_driver = False  # this agent, with its governor
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -76,7 +75,7 @@ class GpuNodeChannel:
         self._acknowledged_before = None
         self._recalled.clear()
         self._governors += 1
-        self._has_known_gpus = False
+        self._has_had_driver = False
 
     async def reread(self) -> None:
         """See at the API server anew what there is of this node, and hand it on: for a governor that has just started."""
@@ -194,9 +193,9 @@ class GpuNodeChannel:
         """
         seen = self.informer.get(self._agent.node)
         self._status = self._agent.status(self._status)
-        self._has_known_gpus = self._has_known_gpus or bool(self._status.devices)
-        if seen is not None and not self._has_known_gpus:
-            self._status = replace(self._status, devices=gpus_of_before(read_status(seen, GpuNodeStatus)[0]))
+        self._has_had_driver = self._has_had_driver or self._agent.state.enforced.driver_error is None
+        if seen is not None and not self._has_had_driver:
+            self._status = with_gpus_of_before(self._status, read_status(seen, GpuNodeStatus)[0])
         version = "" if seen is None else seen["metadata"]["resourceVersion"]
         self.informer.absorb(await self._session.patch(self._path, status_patch(self._status, version)))
 

@@ -118,10 +118,12 @@ def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
     return {"metadata": {"resourceVersion": resource_version}, "status": patch}
 
 
-def gpus_of_before(before: GpuNodeStatus) -> tuple[GpuReport, ...]:
-    """The GPUs that another agent has reported, for one that sees none and whose journal knows none: nothing says that they
-    are gone, and they may draw whatever they can be set to. What was read of them is past."""
-    return tuple(
+def with_gpus_of_before(status: GpuNodeStatus, before: GpuNodeStatus) -> GpuNodeStatus:
+    """The status of an agent that has had no driver yet, with the GPUs that another one has reported and its journal does
+    not know: nothing says that they are gone, and they may draw whatever they can be set to. What was read of them is past.
+    """
+    known = {gpu.uuid for gpu in status.devices}
+    others = (
         replace(
             gpu,
             limits=replace(gpu.limits, requested_milliwatts=None, enforced_milliwatts=None),
@@ -130,7 +132,9 @@ def gpus_of_before(before: GpuNodeStatus) -> tuple[GpuReport, ...]:
             power_milliwatts=None,
         )
         for gpu in before.devices
+        if gpu.uuid not in known
     )
+    return replace(status, devices=(*status.devices, *others))
 
 
 def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetime) -> GpuReport:

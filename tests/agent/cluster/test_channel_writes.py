@@ -37,7 +37,7 @@ class Agent:
         self.fresh = True
         self.changed, self.round_made = asyncio.Event(), asyncio.Event()
         self.significant: tuple[str, ...] = ("first",)
-        enforced = SimpleNamespace(acknowledged=None)
+        enforced = SimpleNamespace(acknowledged=None, driver_error="none yet")
         self.state: Any = SimpleNamespace(counts=SimpleNamespace(rounds=1), enforced=enforced, node="a", version="1")
         self.gpus: tuple[GpuReport, ...] = ()
         self.specs: list[object] = []
@@ -211,8 +211,8 @@ def gpus_that_stand(server: Server) -> tuple[GpuReport, ...]:
     return read_status(item, GpuNodeStatus)[0].devices
 
 
-def test_gpus_that_another_agent_has_reported_stand_until_this_one_knows_of_any() -> None:
-    """Without a driver and a journal it sees none; they are there, and what was read of them is past."""
+def test_gpus_that_another_agent_has_reported_stand_until_this_one_has_a_driver() -> None:
+    """Without one it sees none but its journal's; they are there, and what was read of them is past."""
     most = MilliwattsPerGpu(450_000)
     static = GpuReport("GPU-1", 0, "A100", PowerLimits(max_milliwatts=most))
     limits = replace(static.limits, requested_milliwatts=most, enforced_milliwatts=most)
@@ -226,9 +226,14 @@ def test_gpus_that_another_agent_has_reported_stand_until_this_one_knows_of_any(
         await asyncio.sleep(1.0)
         assert gpus_that_stand(server) == (static,)
         agent.gpus = (GpuReport("GPU-2"),)
+        agent.say("its journal knows of another one")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == (*agent.gpus, static), "which never opened, and is in no journal"
+        agent.state.enforced.driver_error = None
         agent.say("its driver has come")
         await asyncio.sleep(1.0)
         assert gpus_that_stand(server) == agent.gpus
+        agent.state.enforced.driver_error = "let go of"
         agent.gpus = ()
         agent.say("it was told to forget it")
         await asyncio.sleep(1.0)
@@ -242,7 +247,9 @@ def test_another_governor_may_know_less_than_the_one_before_it(new: bool) -> Non
     async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
         server.make_node()
         agent.gpus = (GpuReport("GPU-1"),)
+        agent.state.enforced.driver_error = None
         await asyncio.sleep(1.0)
+        agent.state.enforced.driver_error = "gone"
         if new:
             channel.governor_is_new()
             await channel.reread()
