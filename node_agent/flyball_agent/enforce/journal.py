@@ -18,6 +18,7 @@ loop, which no kill of the process loses; whatever waits for the disk does so in
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -109,7 +110,10 @@ class Journal:
         self._fresh = self.path.with_suffix(".new")
         self._late: Future[Any] | None = None
         self._since_snapshot: list[bytes] | None = None  # what was noted while the file is written anew
-        self._hold()
+        try:
+            self._hold()
+        except OSError as error:
+            self._degrade("open", error)
         try:
             self._read()
         except OSError as error:
@@ -123,7 +127,7 @@ class Journal:
         self.state.node = node
         # Always a fresh file: it repairs a torn tail, and shows at once whether the disk takes writes.
         try:
-            self._swap_in(self._write_fresh(self._snapshot()))
+            self._swap_in(self._write_held(self._snapshot()))
             self._see_onto_disk(self._descriptor)
         except OSError as error:
             self._degrade("rewrite", error)
@@ -173,18 +177,17 @@ class Journal:
         self._descriptor = self._lock = -1
 
     def _hold(self) -> None:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            self._degrade("open", error)
+        """See to it that no other agent of this node writes the journal. Raises OSError, or JournalHeld."""
+        if self._lock >= 0:
             return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._lock)
-            self._lock = -1
+            os.close(lock)
             raise JournalHeld(f"{self.path}: another agent of this node has the journal open") from error
+        self._lock = lock
 
     def _read(self) -> None:
         try:
@@ -220,13 +223,21 @@ class Journal:
         """Write the state whole, beside the old file, and rename it over: a crash leaves the one or the other."""
         data, self._since_snapshot = self._snapshot(), []
         try:
-            descriptor = await self._off_loop("rewrite", lambda: self._write_fresh(data), os.close)
+            descriptor = await self._off_loop("rewrite", lambda: self._write_held(data), os.close)
             self._swap_in(descriptor)
         except OSError as error:
             raise self._degrade("rewrite", error) from error
         finally:
             self._since_snapshot = None
         await self._off_loop("rewrite", lambda: self._see_onto_disk(descriptor))
+
+    def _write_held(self, data: bytes) -> int:
+        """As `_write_fresh`, once the journal is held, which may have been impossible so far. Raises OSError."""
+        try:
+            self._hold()
+        except JournalHeld as error:
+            raise OSError(errno.EBUSY, "another agent of this node has the journal open") from error
+        return self._write_fresh(data)
 
     def _write_fresh(self, data: bytes) -> int:
         """A new file beside the journal with this in it; its descriptor."""

@@ -474,3 +474,23 @@ def test_a_journal_that_nobody_tidies_stops_growing_and_is_whole_with_the_next_s
     again = Journal(tmp_path, "node-0")
     assert again.state.energy == {"idle": joules}
     again.close()
+
+
+async def test_a_journal_that_could_not_be_made_is_written_only_by_who_holds_it_then(tmp_path: Path) -> None:
+    """Two agents may begin on a disk that is not there yet: of these, one alone may raise limits once it is."""
+    folder = tmp_path / "disk" / "journal"
+    (tmp_path / "disk").touch()
+    first, second = Journal(folder, "node-0"), Journal(folder, "node-0")
+    assert first.degraded is not None
+    (tmp_path / "disk").unlink()
+    assert await first.tidy()
+    first.note(HISTORY[0])
+    assert not await second.tidy()
+    assert "another agent of this node has the journal open" in str(second.degraded)
+    with pytest.raises(JournalError):
+        await second.sync()
+    with pytest.raises(JournalHeld):
+        Journal(folder, "node-0")
+    first.close()
+    assert await second.tidy()
+    second.close()
