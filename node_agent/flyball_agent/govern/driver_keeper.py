@@ -52,6 +52,7 @@ class DriverKeeper:
         self._tried_ns = 0
         self._absent_since_ns: int | None = clock_ns() if enforcer.driver_error is not None else None
         self._letting_go: GpuDriver | None = None
+        self._closing: Future[None] | None = None
         self._released_round = 0
         self._released_ns = 0
         self._published_round = -1
@@ -76,11 +77,17 @@ class DriverKeeper:
         elif until is None and error is not None:
             self._reopen(error, now_ns)
         if until is not None and isinstance(self._enforcer.driver_error, GpusReleased):
+            self._let_go_of_what_opened()
             published = self._published_round > self._released_round or now_ns - self._released_ns > UNPUBLISHED_NS
             if self._letting_go is not None and published:
                 self._close()
-            if self._letting_go is None:
+            if self._nothing_is_open:
                 self._requests.note_released()
+
+    @property
+    def _nothing_is_open(self) -> bool:
+        closed = self._closing is None or self._closing.done()
+        return self._letting_go is None and self._opening is None and closed
 
     def _let_go(self, error: GpuError) -> None:
         self._log.warning("driver let go", reason=str(error))
@@ -89,9 +96,16 @@ class DriverKeeper:
             self._letting_go = before
         self._absent_since_ns = self._tried_ns = self._clock_ns()
 
+    def _let_go_of_what_opened(self) -> None:
+        """A driver that was being opened as its GPUs were to be let go of has come up."""
+        if self._opening is not None and self._opening.done():
+            opened, self._opening = self._opening, None
+            if opened.exception() is None:
+                self._letting_go = opened.result()
+
     def _close(self) -> None:
         if self._letting_go is not None:
-            off_loop.begin(self._letting_go.close, "close-driver")
+            self._closing = off_loop.begin(self._letting_go.close, "close-driver")
             self._letting_go = None
 
     def _reopen(self, error: GpuError, now_ns: int) -> None:

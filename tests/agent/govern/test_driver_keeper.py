@@ -116,9 +116,8 @@ async def test_the_gpus_are_let_go_of_once_the_operator_can_see_it_and_taken_bac
     assert bench.drivers.open_now == 1  # nobody has seen it yet
     assert not is_released(bench.folder, "node-0")
     bench.published()
-    await bench.round()
-    await until(lambda: bench.drivers.open_now == 0)
-    assert is_released(bench.folder, "node-0")
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    assert bench.drivers.open_now == 0
     bench.node.reload_driver()  # what the administrator wanted the GPUs for
     for _ in range(3):
         await bench.round(10)
@@ -235,3 +234,42 @@ async def test_a_driver_that_opens_too_late_is_closed_again(bench: Bench, monkey
     await bench.agent.close()  # while it is being opened
     may_open.set()
     await until(lambda: bench.drivers.opened == 3 and bench.drivers.open_now == 0)
+
+
+async def test_nothing_is_said_to_be_let_go_of_while_a_driver_is_being_opened_or_closed(bench: Bench) -> None:
+    """It would come up, with every GPU open, where somebody resets them by now."""
+    may_open, may_close = threading.Event(), threading.Event()
+
+    class Slow(SimulatedDriver):
+        def close(self) -> None:
+            may_close.wait(60)
+            super().close()
+            closed.append(self)
+
+    def slow() -> SimulatedDriver:
+        may_open.wait(60)
+        opened.append(Slow(bench.node))
+        return opened[-1]
+
+    opened: list[SimulatedDriver] = []
+    closed: list[SimulatedDriver] = []
+    await bench.agent.close()
+    bench.start(AbsentDriver(DriverUnavailable("init"), "boot-1"))
+    bench.agent.governor._keeper._open_driver = slow
+    await bench.round(REOPEN_NS / SECOND)
+    request_release(bench.folder, "node-0", 600)
+    for _ in range(3):
+        await bench.round()
+        bench.published()
+    assert bench.degraded()[0] == "Released"
+    assert not is_released(bench.folder, "node-0")
+    may_open.set()
+    await until(lambda: bool(opened))
+    for _ in range(3):
+        await bench.round()
+    assert bench.degraded()[0] == "Released"
+    assert not is_released(bench.folder, "node-0")
+    may_close.set()
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    assert closed == opened
+    await bench.agent.close()
