@@ -23,6 +23,9 @@ from flyball_kube.process.log_settings import LogSettings  # noqa: E402
 from flyball_agent.process.options import AgentOptions, EnforcerOptions  # noqa: E402
 
 TLS_RECORD_BYTES = 2**14
+# Of a node's training sockets, 128 by the plugin and as many by pods' own folders, each may have eight connections and two
+# that listen. Many container runtimes let a process have 1024 files, so that pods could take those of the API server.
+OPEN_FILES = 8192
 
 
 class _Run(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +62,16 @@ def _read(described: str) -> _Run | _Enforcer:
     return msgspec.json.decode(described, type=_Run | _Enforcer, dec_hook=path)
 
 
+def allow_open_files() -> None:
+    """Let this process have `OPEN_FILES`, or as many as it may."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     """Run the agent of one node to its end; why it ended, where it should not have."""
     import asyncio
@@ -74,6 +87,7 @@ def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     expected = (AgentFailed, CredentialsError, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld)
     # Each TLS connection has a buffer of this size, a quarter of a MiB by default, for records of no more than 16 KiB.
     sslproto.SSLProtocol.max_size = TLS_RECORD_BYTES
+    allow_open_files()
     configure_logging(logs)
     try:
         asyncio.run(run_agent(options, version))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,51 @@ def test_the_processes_of_a_node_are_without_what_they_can_do_without(process: s
         code = WORKER.replace("main(sys.argv[1:])", code)
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert found.split() == []
+
+
+FLOOD = """
+import asyncio, os, resource, sys
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.process import start
+from flyball_agent.training.sockets import MAX_CONNECTIONS, TrainingSockets
+
+PODS = 64
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    start.allow_open_files()
+    sockets = TrainingSockets(None, sys.argv[1])
+    await sockets.sync({str(number): PodName("research", str(number)) for number in range(PODS)})
+    lines = [
+        await asyncio.open_unix_connection(f"{sys.argv[1]}/{number}/flyball.sock")
+        for number in range(PODS) for _ in range(MAX_CONNECTIONS)
+    ]
+    async with asyncio.timeout(30):
+        while sum(len(each._http._open) for each in sockets._sockets.values()) < len(lines):
+            await asyncio.sleep(0.01)
+    os.close(os.open("/dev/null", os.O_RDONLY))
+
+asyncio.run(main())
+"""
+
+
+def test_whatever_pods_have_open_there_are_files_left_for_the_agent() -> None:
+    """Many container runtimes let a process have 1024, which are soon taken; one less would be that of the API server."""
+    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < start.OPEN_FILES:
+        pytest.skip("who runs this may not have as many files")
+    with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp") as folder:  # short, for the sockets' paths
+        ran = subprocess.run(
+            [sys.executable, "-c", FLOOD, folder], capture_output=True, text=True, timeout=100, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_nobody_is_given_fewer_files_than_before() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    start.allow_open_files()
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard == before[1]
+        assert soft >= before[0] or soft == resource.RLIM_INFINITY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
