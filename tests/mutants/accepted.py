@@ -170,8 +170,8 @@ ACCEPTED: dict[str, str] = {
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
         "a shortcut: a copy of a GPU's state with nothing changed is equal to it"
     ),
-    "flyball_agent.enforce.decisions:_own_lock_removed: gpu.lock is not None and gpu.lock.is_range"
-    " -> without 'gpu.lock.is_range'": "what is unlocked already is not unlocked again",
+    "flyball_agent.enforce.decisions:_own_lock_removed: gpu.next_lock is not None and gpu.next_lock.is_range"
+    " -> without 'gpu.next_lock.is_range'": "what is unlocked already is not unlocked again",
     "flyball_agent.enforce.decisions:limit_cuts: limit is not None and requested is not None and (requested > limit)"
     " -> without 'requested is not None'": _READABLE,
     "flyball_agent.enforce.decisions:limit_raises: limit is None or taken is None or taken.requested_milliwatts >= limit"
