@@ -192,7 +192,7 @@ def test_a_missing_kubeconfig_ends_a_process_with_one_line(tmp_path: Path, who: 
     command += ["--journal-dir", str(tmp_path)] if who[0] == "agent" else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.strip() == f"flyball {who[0]}: {tmp_path / 'gone'}: No such file or directory"
+    assert done.stderr.strip() == f"flyball {who[0]} run: {tmp_path / 'gone'}: No such file or directory"
 
 
 def test_the_session_imports_no_generated_client() -> None:

@@ -105,6 +105,7 @@ class Journal:
         self._disk_seconds = disk_seconds
         self._descriptor = -1
         self._lock = -1
+        self._closed = False
         self._size = 0
         self._unsynced = False
         self._fresh = self.path.with_suffix(".new")
@@ -171,10 +172,17 @@ class Journal:
         return self.degraded is None
 
     def close(self) -> None:
-        for descriptor in (self._descriptor, self._lock):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptor = self._lock = -1
+        """Let go of the journal, for good: what still waits for a disk does not take its lock any more."""
+        self._closed = True
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._unlock()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def _hold(self) -> None:
         """See to it that no other agent of this node writes the journal. Raises OSError, or JournalHeld."""
@@ -188,6 +196,9 @@ class Journal:
             os.close(lock)
             raise JournalHeld(f"{self.path}: another agent of this node has the journal open") from error
         self._lock = lock
+        if self._closed:
+            self._unlock()
+            raise OSError(errno.EBADF, "the journal was closed meanwhile")
 
     def _read(self) -> None:
         try:

@@ -92,7 +92,7 @@ def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     try:
         asyncio.run(run_agent(options, version))
     except expected as error:
-        return f"flyball agent: {error}"
+        return f"flyball agent run: {error}"
     return ""
 
 

@@ -494,3 +494,15 @@ async def test_a_journal_that_could_not_be_made_is_written_only_by_who_holds_it_
     first.close()
     assert await second.tidy()
     second.close()
+
+
+async def test_a_journal_that_is_closed_while_it_waits_for_the_disk_takes_its_lock_no_more(tmp_path: Path) -> None:
+    """The next agent of the node would wait for it for ever."""
+    folder = tmp_path / "disk" / "journal"
+    (tmp_path / "disk").touch()
+    closed = Journal(folder, "node-0")
+    (tmp_path / "disk").unlink()
+    closed.close()
+    assert not await closed.tidy()
+    assert "closed" in str(closed.degraded)
+    Journal(folder, "node-0").close()
