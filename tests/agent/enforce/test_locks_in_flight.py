@@ -120,13 +120,19 @@ def play(course: Any) -> None:
         loop.close()
 
 
+async def slowed_down(folder: Path) -> Course:
+    """A job that was granted 1200 MHz and has asked for 600, which are set."""
+    on = Course(folder)
+    on.grant(1200)
+    await on.round()
+    on.ask(600)
+    await asyncio.sleep(0.5)
+    return on
+
+
 def test_a_lock_that_a_driver_took_late_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
     async def course() -> None:
-        on = Course(tmp_path)
-        on.grant(1200)
-        await on.round()
-        on.ask(600)
-        await asyncio.sleep(0.5)
+        on = await slowed_down(tmp_path)
         on.lanes.answers.extend([Answer(1.5), AT_ONCE])
         on.ask(None)
         await asyncio.sleep(2.0)
@@ -211,11 +217,7 @@ def test_a_lock_that_is_set_while_another_gpus_counter_begins_anew_is_not_taken_
     """A counter that falls begins another session of the driver, and says nothing of the other GPUs' locks."""
 
     async def course() -> None:
-        on = Course(tmp_path)
-        on.grant(1200)
-        await on.round()
-        on.ask(600)
-        await asyncio.sleep(0.5)
+        on = await slowed_down(tmp_path)
         on.ask(None)
         on.rig.enforcer._access.session.note_counter(on.rig.node.devices[fallen].uuid, -1)
         on.rig.enforcer.state.session = on.rig.enforcer._access.session.session
