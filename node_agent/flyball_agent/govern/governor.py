@@ -2,7 +2,7 @@
 
 It needs a driver and a journal, and is told what the operator asks and which pods hold which GPUs; it knows neither
 Kubernetes nor the kubelet, and so can run in a process that has the privilege and nothing else. There is one task and no
-thread per node, but for drivers whose calls block.
+thread per node, but one that hears a driver's worker.
 """
 
 from __future__ import annotations
