@@ -349,8 +349,9 @@ def main() -> int:
     parser.add_argument(
         "parts",
         nargs="*",
-        choices=[*PARTS, "peer", "scaling", "ties", "proofs", []],
-        help="all but the last three, if none",
+        metavar="PART",
+        choices=[*PARTS, "peer", "scaling", "ties", "proofs", []],  # argparse checks the empty list of none, too
+        help=f"{', '.join(PARTS)}, peer, scaling, ties or proofs; all but the last three, if none",
     )
     parser.add_argument("--full", action="store_true", help="lowtime on 8 x 96 at 1 ms too (12 minutes)")
     parser.add_argument("--shapes", type=shapes_of, default=SCALING, help="of scaling: as in 8x128,16x256")

@@ -12,7 +12,7 @@ from pathlib import Path
 from flyball.planner import ask_planner
 
 try:
-    profile, microbatches, watts = sys.argv[1:]
+    profile, microbatches, watts = sys.argv[1:] or sys.exit(__doc__.splitlines()[0])
     plan = ask_planner(Path(profile).read_text(), int(microbatches), float(watts))
 except (OSError, ValueError) as error:
     sys.exit(f"{error} (python ask_the_planner.py stages.csv MICROBATCHES BLOCKING_WATTS)")
