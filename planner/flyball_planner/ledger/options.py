@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,15 @@ from flyball_planner.snapshot import JobState
 
 LOWEST, ADMISSION, BASE = 0, 1, 2  # the clocks at which a plan's power is kept in account
 LIMIT, DRAW = 0, 1  # the two ways in which a cap may count a GPU
+
+
+class _Missing(Enum):
+    """What a look-up finds where nothing is known; None says that there is no such option."""
+
+    NOT_THERE = 0
+
+
+NOT_THERE: Final = _Missing.NOT_THERE
 
 
 class Option(NamedTuple):
@@ -106,6 +116,7 @@ class OptionBook:
         self._usual: dict[
             tuple[int, int, int], Option | None
         ] = {}  # in the usual shape, by pool: what is asked most often
+        self._rungs_noted: set[tuple[int, int]] = set()  # of which variants
         self._jobs_of_variant: list[list[int]] = [[] for _ in self._variants]
         for job, pools in enumerate(eligible_pools):
             for variant in sorted({self._variant_of_pool[pool] for pool in pools}):
@@ -143,24 +154,33 @@ class OptionBook:
         if nodes is not None:
             return self._in_shape(job, self._variant_of_pool[pool], gpus, nodes)
         usual = (job, pool, gpus)
-        if usual not in self._usual:
+        option = self._usual.get(usual, NOT_THERE)
+        if option is NOT_THERE:
             variant = self._variant_of_pool[pool]
             spread = shape(gpus, self._variants[variant].cell_gpus)[0]
-            self._usual[usual] = self._in_shape(job, variant, gpus, spread)
-        return self._usual[usual]
+            option = self._usual[usual] = self._in_shape(job, variant, gpus, spread)
+        return option
 
     def _in_shape(self, job: int, variant: int, gpus: int, nodes: int) -> Option | None:
         key = (job, variant, gpus, nodes)
-        if key not in self._options:
+        option = self._options.get(key, NOT_THERE)
+        if option is NOT_THERE:
             missing: dict[int, list[tuple[int, int, int]]] = {}
             self._note_missing(missing, job, variant, gpus, nodes)
             if gpus in self.ladders[job]:
-                rung = self.ladders[job].index(gpus)
-                for other in self._jobs_of_variant[variant]:
-                    if len(self.ladders[other]) > rung:
-                        self._note_missing(missing, other, variant, self.ladders[other][rung], None)
+                self._note_rung(missing, variant, self.ladders[job].index(gpus))
             self._compute_all(missing)
-        return self._options[key]
+            option = self._options[key]
+        return option
+
+    def _note_rung(self, missing: dict[int, list[tuple[int, int, int]]], variant: int, rung: int) -> None:
+        """Every job's option at this rung in the usual shape, noted once."""
+        if (variant, rung) in self._rungs_noted:
+            return
+        self._rungs_noted.add((variant, rung))
+        for job in self._jobs_of_variant[variant]:
+            if len(self.ladders[job]) > rung:
+                self._note_missing(missing, job, variant, self.ladders[job][rung], None)
 
     def _note_missing(
         self, missing: dict[int, list[tuple[int, int, int]]], job: int, variant: int, gpus: int, nodes: int | None
