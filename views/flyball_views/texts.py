@@ -32,7 +32,7 @@ def share_text(part: float | None, whole: float | None) -> str:
     """`63%`, rounded down, so that only what is done reads 100%."""
     if part is None or not whole:
         return UNKNOWN
-    return f"{int(100 * part / whole)}%"
+    return f"{int(100 * part / whole + 1e-9)}%"  # 0.29 of 1 is 28.999999999999996 %
 
 
 def duration_text(seconds: float | None) -> str:

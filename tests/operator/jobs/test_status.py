@@ -266,7 +266,7 @@ def test_a_wait_has_one_beginning_whatever_it_is_for() -> None:
         (
             (0.01, 150.0),
             ("2030-06-01T12:00:03Z", "2030-06-02T03:37:30Z"),
-            "2030-06-01 12:06Z (06-01 12:00-06-02 03:37)",
+            "2030-06-01 12:06Z (06-01 12:00 to 06-02 03:37)",
         ),
         (None, (None, None), "2030-06-01 12:06Z"),
         ((0.5, 1e30), ("2030-06-01T12:03:07Z", None), "2030-06-01 12:06Z"),
@@ -435,15 +435,36 @@ def test_energy_that_is_reported_after_the_end() -> None:
     ("kilojoules", "words"),
     [
         (0.0, "0.0 kJ (0 kWh)"),
+        (0.3, "0.3 kJ (<0.001 kWh)"),
+        (3.6, "3.6 kJ (0.001 kWh)"),
         (999.0, "999.0 kJ (0.278 kWh)"),
         (3600.0, "3.6 MJ (1 kWh)"),
         (2.5e6, "2.5 GJ (694 kWh)"),
+        (3.599e6, "3.6 GJ (1 MWh)"),
         (7.2e6, "7.2 GJ (2 MWh)"),
+        (3.6e9, "3600.0 GJ (1000 MWh)"),
     ],
 )
 def test_energy_for_people(kilojoules: float, words: str) -> None:
     progress = JobProgress(settled_millijoules=int(kilojoules * 1e6))
     assert made(job_view(), facts(progress=progress))["summary"]["energy"] == words
+
+
+@pytest.mark.parametrize(
+    ("iterations", "kilojoules", "words"),
+    [
+        (996, 5_999, ("99%", "99%")),
+        (290, 1_740, ("29%", "29%")),
+        (1000, 6_000, ("100%", "100%")),
+        (4, 6_061, ("0%", "101%")),
+    ],
+)
+def test_only_what_is_done_or_spent_reads_a_hundred_percent(
+    iterations: int, kilojoules: int, words: tuple[str, str]
+) -> None:
+    progress = JobProgress(iterations=float(iterations), settled_millijoules=kilojoules * 1_000_000)
+    summary = made(job_view(energy={"budgetKilojoules": 6_000}), facts(progress=progress))["summary"]
+    assert (summary["progress"], summary["budget"]) == words
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
 KILOJOULES_PER_KILOWATT_HOUR = 3600.0
+LEAST_SHOWN = 0.001  # kilowatt-hours
 ESTIMATE_MARK = "~"  # before what the model says because the job itself reports nothing
 
 
@@ -31,7 +32,7 @@ def summary_of(
         power=f"{facts.watts} W" if running and facts.watts else "",
         progress=_progress_text(progress, iterations, ended=bool(facts.outcome)),
         energy=kilojoules_text(progress.consumed_millijoules / 1e6),
-        budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
+        budget="" if not budget else f"{100 * progress.consumed_millijoules // (budget * 1_000_000)}%",
         eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
         finish=guess * (ends[0] is not None) + _finish_text(*ends),
         queue="" if facts.queue is None else f"{facts.queue.position}/{facts.queue.waiting}",
@@ -43,7 +44,16 @@ def kilojoules_text(value: float) -> str:
     """`812.0 kJ (0.226 kWh)`: what the books are kept in, and what electricity is sold in."""
     joules = f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
     hours = value / KILOJOULES_PER_KILOWATT_HOUR
-    return f"{joules} ({hours:.3g} kWh)" if hours < 1000 else f"{joules} ({hours / 1000:.3g} MWh)"
+    return (
+        f"{joules} ({_three_digits(hours)} kWh)" if hours < 999.5 else f"{joules} ({_three_digits(hours / 1000)} MWh)"
+    )
+
+
+def _three_digits(value: float) -> str:
+    """Never with an exponent, which nobody reads in a column."""
+    if 0 < value < LEAST_SHOWN:
+        return f"<{LEAST_SHOWN:g}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _time_text(instant: datetime | None) -> str:
@@ -56,7 +66,7 @@ def _finish_text(end: datetime | None, earliest: datetime | None, latest: dateti
     if end is None or earliest is None or latest is None:
         return _time_text(end)
     same_day = earliest.date() == end.date() == latest.date()
-    band = "-".join(f"{edge:%H:%M}" if same_day else f"{edge:%m-%d %H:%M}" for edge in (earliest, latest))
+    band = f"{earliest:%H:%M}-{latest:%H:%M}" if same_day else f"{earliest:%m-%d %H:%M} to {latest:%m-%d %H:%M}"
     return f"{_time_text(end)} ({band})"
 
 
@@ -70,10 +80,11 @@ def _duration(seconds: float) -> str:
 def _progress_text(progress: JobProgress, iterations: int | None, *, ended: bool) -> str:
     """How far the job is: a share of its iterations where it has a number of them, marked where it is estimated.
 
-    The model may be ahead of a job that says nothing, so that an estimate alone never calls a job done.
+    Rounded down, as all shares are, so that only what is done reads 100%. The model may be ahead of a job that says
+    nothing, so that an estimate alone never calls a job done.
     """
     mark = ESTIMATE_MARK if progress.estimated else ""
     if iterations is None:
         return f"{mark}{progress.iterations:.0f}"
     percent = min(100.0, 100.0 * progress.iterations / max(1, iterations))
-    return f"{mark}{min(percent, 99.0) if progress.estimated and not ended else percent:.0f}%"
+    return f"{mark}{int(min(percent, 99.0) if progress.estimated and not ended else percent)}%"
