@@ -374,6 +374,44 @@ def test_a_misspelt_field_is_refused_long_before_there_are_gpus(bench: Bench) ->
     bench.wait_said("typo", "Admitted", "InvalidSpec", 'unknown field "spec.template.spec.containers[0].resource"')
 
 
+def test_a_job_that_an_admission_policy_denies_runs_once_the_policy_allows_it(bench: Bench) -> None:
+    name = f"tags-{bench.namespace}"
+    path = "/apis/admissionregistration.k8s.io/v1"
+    rules = [{"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}]
+    own = {"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}}
+    tagged = "object.spec.template.spec.containers.all(c, c.image.contains(':'))"
+    policy = {
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": rules, "namespaceSelector": own},
+            "validations": [{"expression": tagged, "message": "images need a tag"}],
+        },
+    }
+    binding = {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
+    bench.api.create(f"{path}/validatingadmissionpolicies", policy)
+    bench.api.create(f"{path}/validatingadmissionpolicybindings", binding)
+    try:
+        bench.wait(lambda: _is_denied(bench), lambda: "the policy in force")
+        bench.submit("untagged", gpus=(2, 2), iterations=LONG)
+        bench.wait_said("untagged", "Admitted", "InvalidSpec", "images need a tag")
+        bench.wait_told("untagged", "Warning", "InvalidSpec", "images need a tag")
+    finally:
+        bench.api.delete(f"{path}/validatingadmissionpolicybindings/{name}")
+        bench.api.delete(f"{path}/validatingadmissionpolicies/{name}")
+    bench.wait_running("untagged", 2)
+
+
+def _is_denied(bench: Bench) -> bool:
+    """Whether a Job without a tag is refused by now: policies take a moment."""
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "untagged"}]}}}
+    path = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs"
+    try:
+        bench.api.request("POST", path, {"metadata": {"name": "asks"}, "spec": spec}, query={"dryRun": "All"})
+    except ApiError as error:
+        return "images need a tag" in str(error)
+    return False
+
+
 def test_templates_that_are_nested_too_deep_are_refused_and_hide_nobody(bench: Bench) -> None:
     """The API server takes them, for it does not look into the template; a parser of JSON has its bounds, too."""
     depths = (70, 400, 990, 1100, 5000)

@@ -186,7 +186,7 @@ class JobController:
         if result.done and isinstance(item.action, CreateIncarnation):
             record.attempts.given(item.action.incarnation)
         if making and result.invalid:
-            record.invalid, record.invalid_generation = result.invalid, item.job.generation
+            record.note_refused(item.job, result.invalid, self._monotonic)
         else:
             record.attempts.answered(kind, result, self._monotonic)
         if making and (result.done or result.message):

@@ -22,6 +22,10 @@ from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
 from flyball_operator.jobs.status.updates import StatusHistory
 from flyball_operator.jobs.steps.step import LiveJob
 
+# Before the API server is asked again about pods that it has refused; twice as long each time.
+FIRST_REFUSAL_SECONDS = 10.0
+LONGEST_REFUSAL_SECONDS = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Waited:
@@ -53,6 +57,8 @@ class JobRecord:
     last_resize: datetime | None
     invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
     invalid_generation: int
+    refused_times: int = 0  # how often its pods were refused on end, and when the API server is asked again
+    ask_again_at: float = float("-inf")
     stop_reason: str = "the plan gives it no GPUs for now"
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
@@ -85,6 +91,7 @@ class JobRecord:
             last_resize=job.status.last_resize_time,
             invalid=job.refusal,
             invalid_generation=job.generation,
+            ask_again_at=monotonic + FIRST_REFUSAL_SECONDS,
             preempted=preempted_for(job),
             measured_plan=job.status.measured_plan,
             checked_generation=job.status.observed_generation or 0,
@@ -99,6 +106,22 @@ class JobRecord:
         if self.invalid and self.invalid_generation == job.generation:
             return Refusal("InvalidSpec", self.invalid)
         return None
+
+    def note_refused(self, job: EnergyAwareJob, words: str, monotonic: float) -> None:
+        """Remember why the API server refuses the job's pods, until it is asked again: after longer each time.
+
+        Nothing in the job need change for that to be over: whose admission policy it was may mend that.
+        """
+        if self.invalid_generation != job.generation:
+            self.refused_times = 0
+        self.invalid, self.invalid_generation = words, job.generation
+        pause = min(FIRST_REFUSAL_SECONDS * 2.0 ** min(self.refused_times, 16), LONGEST_REFUSAL_SECONDS)
+        self.ask_again_at = monotonic + pause
+        self.refused_times += 1
+
+    def asks_again(self, job: EnergyAwareJob, monotonic: float) -> bool:
+        """Whether it is time to ask the API server anew about pods that it has refused."""
+        return self.refusal(job) is not None and monotonic >= self.ask_again_at
 
     def seconds_put_off(self, job: EnergyAwareJob, monotonic: float) -> float:
         """After how many seconds it has to be looked at again whether the job is put off; infinite where it is not, and

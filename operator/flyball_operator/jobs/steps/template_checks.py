@@ -37,11 +37,14 @@ class TemplateChecks:
         found: dict[bytes, EnergyAwareJob] = {}
         for job in jobs:
             view, record = job.view, records[job.view.uid]
+            if job.step.current is not None or view.uid in acting:
+                continue
+            again = record.asks_again(view, monotonic)
             new = record.checked_generation != view.generation and monotonic >= record.check_at
-            if not new or job.step.current is not None or job.memory.refusal is not None or view.uid in acting:
+            if not again and (not new or job.memory.refusal is not None):
                 continue
             alike = _digest(view)
-            if monotonic - self._passed.get(alike, float("-inf")) < PASSED_SECONDS:
+            if not again and monotonic - self._passed.get(alike, float("-inf")) < PASSED_SECONDS:
                 record.checked_generation = view.generation
             else:
                 found.setdefault(alike, view)
@@ -53,13 +56,14 @@ class TemplateChecks:
         What it refuses for another reason, a quota say, may pass by then. It looks at the template before that, so those
         like it need not ask: five hundred that a quota denies would ask for minutes.
         """
-        if result.invalid:
-            record.invalid, record.invalid_generation = result.invalid, job.generation
         if result.outcome is Outcome.UNKNOWN:
-            record.check_at = monotonic + CHECK_AGAIN_SECONDS
+            record.check_at = record.ask_again_at = monotonic + CHECK_AGAIN_SECONDS
             return
         record.checked_generation = job.generation
-        if not result.invalid:
+        if result.invalid:
+            record.note_refused(job, result.invalid, monotonic)
+        else:
+            record.invalid = ""
             alike = _digest(job)
             self._passed[alike] = monotonic
             self._passed.move_to_end(alike)

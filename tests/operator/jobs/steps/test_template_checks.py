@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.jobs.steps.record import JobRecord
+from flyball_operator.jobs.steps.record import FIRST_REFUSAL_SECONDS, LONGEST_REFUSAL_SECONDS, JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.jobs.steps.template_checks import CHECK_AGAIN_SECONDS, MAX_PASSED, PASSED_SECONDS, TemplateChecks
 
-from tests.support.operator_objects import NOW, job_view
+from tests.support.operator_objects import NOW, job_view, raw_job
 
 INVALID = WriteResult(Outcome.REFUSED, invalid='unknown field "volumeMount"')
 
@@ -69,6 +69,41 @@ def test_what_is_refused_is_said_of_each_in_its_own_words() -> None:
     asked.answer("a", INVALID)
     assert asked.due() == ["b"]
     assert [asked.records[job.uid].invalid for job in asked.jobs] == [INVALID.invalid, ""]
+
+
+def test_what_is_refused_is_asked_about_again_after_longer_each_time() -> None:
+    """It may be an admission policy that refuses it, which somebody mends."""
+    asked = Asked()
+    asked.submit("a")
+    for pause in (10.0, 20.0, 40.0):
+        assert asked.due() == ["a"]
+        asked.answer("a", INVALID)
+        asked.now += pause - 1
+        assert asked.due() == []
+        asked.now += 1
+    asked.answer("a", UNKNOWN)
+    assert asked.due() == []
+    asked.now += CHECK_AGAIN_SECONDS
+    assert asked.due() == ["a"]
+    assert asked.records[asked.jobs[0].uid].invalid == INVALID.invalid
+    asked.answer("a", DONE)
+    asked.now += LONGEST_REFUSAL_SECONDS
+    assert asked.due() == []
+    assert not asked.records[asked.jobs[0].uid].invalid
+
+
+def test_a_mended_spec_is_asked_about_at_once() -> None:
+    asked = Asked()
+    asked.submit("a")
+    for _ in range(20):
+        asked.answer("a", INVALID)
+    mended = raw_job("a", gpus={"min": 2, "max": 2})
+    mended["metadata"]["generation"] = 2
+    asked.jobs = [read_energy_aware_job(mended)]
+    assert asked.due() == ["a"]
+    asked.answer("a", INVALID)
+    asked.now += FIRST_REFUSAL_SECONDS
+    assert asked.due() == ["a"]
 
 
 def test_what_a_quota_refuses_has_nothing_wrong_and_those_alike_do_not_ask() -> None:
