@@ -131,7 +131,7 @@ def test_a_suspended_job_is_let_run_once_the_cap_has_its_watts(bench: Bench, pla
     bench.set_cap("row", 9000)
     wait_limits(bench, "batch", DEFAULT_WATTS, DEFAULT_WATTS)
     assert not bench.api.get(path)["spec"]["suspend"]
-    words = ("Admitted", "1 pod with 4 GPUs each may run; each of its GPUs may draw 400 W now")
+    words = ("Admitted", "1 pod with 4 GPUs may run; each of its GPUs may draw 400 W now")
     bench.wait(lambda: words in told(bench, "batch"), lambda: f"it is told that it runs: {told(bench, 'batch')}")
     # Who does not ask for it is left alone.
     other = plain_job("by-hand", suspend=True)

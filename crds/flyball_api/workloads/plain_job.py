@@ -13,6 +13,8 @@ from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
 from flyball_api.workloads.pod import Labels, gpus_of_template, labels_of_template, power_permille_of_template
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES
 
+LONGEST_WATTS = len("99999")
+SHOWN_LENGTH = 40  # of a value that cannot be read
 KUBERNETES_JOB_CONTROLLER = "kubernetes.io/job-controller"
 
 
@@ -92,7 +94,7 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
     resource = max(wanted, key=lambda name: wanted[name])
     left = spec.parallelism if spec.completions is None else max(0, spec.completions - job.status.succeeded)
     text = metadata.annotations.get(ANNOTATION_WATTS_PER_GPU, "0")
-    readable = text.isascii() and text.isdigit() and len(text) <= len("10000")
+    readable = text.isascii() and text.isdigit() and len(text) <= LONGEST_WATTS
     ended = holds(job.status.conditions, "Complete") or holds(job.status.conditions, "Failed")
     return PlainJob(
         namespace=metadata.namespace,
@@ -110,8 +112,13 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
         permille=power_permille_of_template(spec.template),
         labels=labels_of_template(spec.template),
         left_to=_left_to(metadata, spec),
-        problem="" if readable else f"its annotation {ANNOTATION_WATTS_PER_GPU} should be whole watts, such as 300",
+        problem="" if readable else _unreadable(text),
     )
+
+
+def _unreadable(text: str) -> str:
+    shown = text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}..."
+    return f"its annotation {ANNOTATION_WATTS_PER_GPU} is {shown!r}; it should be whole watts, 0 to 99999, such as 300"
 
 
 def _left_to(metadata: Metadata, spec: _Spec) -> str:

@@ -17,6 +17,7 @@ from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
 from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
 
+from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
 from flyball_operator.power.caps.foreign_shares import with_foreign_shares
 from flyball_operator.power.cycle import PowerState
@@ -25,6 +26,9 @@ from flyball_operator.power.nodes.reservations import NO_RULES, foreign_gpu_mill
 
 # For so long a Job that was let run may seem to wait: what the API server says of it is still from before.
 BELIEVED_SECONDS = 10.0
+# Before one that the API server does not let be run is tried again; twice as long each time.
+FIRST_REFUSAL_SECONDS = 10.0
+LONGEST_REFUSAL_SECONDS = 600.0
 # A reason that stays the same is told again so often, for Events are forgotten.
 REPEATED_AFTER_SECONDS = 300.0
 # So many that wait, and as many that run, are looked at in each cycle: the oldest of each namespace before any second one.
@@ -37,6 +41,7 @@ REASONS = {
     "CapsUnreadable": False,
     "NoNodeFits": True,
     "InvalidRequest": True,
+    "JobRefused": True,
 }
 
 
@@ -55,8 +60,9 @@ class PlainJobs:
 
     def __init__(self) -> None:
         self._admitted: dict[str, float] = {}  # when, by uid
+        self._refused: dict[str, tuple[float, int]] = {}  # until when it is left alone, and how often it was refused
         self._shown: dict[str, tuple[str, float]] = {}
-        self.waiting: Mapping[str, int] = {}
+        self.waiting: dict[str, int] = {}
         """How many were judged in the last step and go on waiting, by the reason."""
 
     def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[PlainJobVerdict]:
@@ -69,18 +75,38 @@ class PlainJobs:
         self._admitted = {
             uid: at for uid, at in self._admitted.items() if uid in jobs and monotonic - at < BELIEVED_SECONDS
         }
-        waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted]
+        self._refused = {uid: refused for uid, refused in self._refused.items() if uid in jobs and jobs[uid].waits}
+        left = {uid for uid, (until, _) in self._refused.items() if until > monotonic}
+        waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted and job.uid not in left]
         if not waiting:
-            self.waiting = {}
+            self.waiting = Counter(JobRefused=len(left)) if left else {}
             return []
         started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
         room = _Room(state, decisions, started)
         verdicts = [room.judge(job) for job in _chosen(waiting)]
         self.waiting = Counter(verdict.reason for verdict in verdicts if not verdict.admitted)
+        if left:
+            self.waiting["JobRefused"] = len(left)
         for verdict in verdicts:
             if verdict.admitted:
                 self._admitted[verdict.job.uid] = monotonic
         return [verdict for verdict in verdicts if verdict.admitted or self._take_news(verdict, monotonic)]
+
+    def answered(self, job: PlainJob, result: WriteResult, monotonic: float) -> PlainJobVerdict | None:
+        """Take in what became of letting a Job run; what users are to be shown of that, None where nothing.
+
+        Where another writer was first, such as the Job's own controller, it is judged anew by what that has written.
+        """
+        if result.outcome is not Outcome.REFUSED:
+            return None
+        self._admitted.pop(job.uid, None)
+        if result.conflict or result.not_found:
+            return None
+        times = self._refused.get(job.uid, (0.0, 0))[1]
+        pause = min(FIRST_REFUSAL_SECONDS * 2.0 ** min(times, 16), LONGEST_REFUSAL_SECONDS)
+        self._refused[job.uid] = monotonic + pause, times + 1
+        verdict = PlainJobVerdict(job, False, "JobRefused", result.message)
+        return verdict if self._take_news(verdict, monotonic) else None
 
     def _take_news(self, verdict: PlainJobVerdict, monotonic: float) -> bool:
         """Whether users are to be shown this verdict now; it counts as shown from here on."""
@@ -149,11 +175,18 @@ class _Room:
         if offered < job.pods:
             listed = ", ".join(f"{count} with {lack}" for lack, count in lacks.most_common())
             words = f"{len(fitting)} of {len(self._views)} nodes fit its {_pods(job)}{f': {listed}' if listed else ''}"
+            words += f"; they hold {offered} of them at the most" if fitting else ""
+            return PlainJobVerdict(job, False, "NoNodeFits", words)
+        most = max((self._nodes[name].default_limit_milliwatts for name in fitting), default=0) // MILLIWATTS_PER_WATT
+        if job.gpus and job.watts_per_gpu > most:
+            words = (
+                f"it asks for {job.watts_per_gpu} W for each GPU; those of the nodes that fit get {most} W at the most"
+            )
             return PlainJobVerdict(job, False, "NoNodeFits", words)
         placed = self._placed(job, job.pods, fitting)
         if placed is None:
             free = sum(max(0, self._free.get(name, 0)) for name in fitting)
-            words = f"{_pods(job)} need {job.gpus} GPUs; {free} on nodes that fit are held and planned for by nobody"
+            words = f"it needs {_pods(job)}; on nodes that fit {free} GPUs are free and planned for nobody"
             return PlainJobVerdict(job, False, "WaitingForGpus", words)
         nodes = _with_pods(self._nodes, job, placed)
         shortage, watts = self._short_of_watts(job, nodes, placed)
@@ -254,4 +287,5 @@ def _with_pods(nodes: dict[str, NodeInfo], job: PlainJob, placed: Counter[str]) 
 
 
 def _pods(job: PlainJob) -> str:
-    return f"{job.pods} {'pod' if job.pods == 1 else 'pods'} with {job.gpus_per_pod} GPUs each"
+    pods, gpus = "pod" if job.pods == 1 else "pods", "GPU" if job.gpus_per_pod == 1 else "GPUs"
+    return f"{job.pods} {pods} with {job.gpus_per_pod} {gpus}{'' if job.pods == 1 else ' each'}"

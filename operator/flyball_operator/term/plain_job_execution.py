@@ -37,9 +37,14 @@ class PlainJobExecution:
                 self._reporter.announce_plain_job(verdict)
             elif not self._background.busy(key):
                 self._background.start(
-                    key, self._executor.admit_plain_job(verdict.job), partial(self._announce_admitted, verdict)
+                    key, self._executor.admit_plain_job(verdict.job), partial(self._answered, verdict, monotonic)
                 )
 
-    def _announce_admitted(self, verdict: PlainJobVerdict, result: WriteResult) -> None:
+    def _answered(self, verdict: PlainJobVerdict, monotonic: float, result: WriteResult) -> None:
+        """Tell what became of letting a Job run, which was begun at `monotonic`."""
         if result.done:
             self._reporter.announce_plain_job(verdict)
+            return
+        refused = self._plain_jobs.answered(verdict.job, result, monotonic)
+        if refused is not None:
+            self._reporter.announce_plain_job(refused)

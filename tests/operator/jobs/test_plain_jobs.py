@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
+from flyball_operator.cluster.outcome import UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import plain_jobs
 from flyball_operator.jobs.plain_jobs import (
@@ -116,7 +117,7 @@ def only(given_state: PowerState, **keywords: Any) -> PlainJobVerdict:
 def test_a_job_runs_where_there_are_gpus_and_watts_for_it() -> None:
     found = only(state([job()]))
     assert found.admitted
-    assert found.message == "1 pod with 4 GPUs each may run; each of its GPUs may draw 400 W now"
+    assert found.message == "1 pod with 4 GPUs may run; each of its GPUs may draw 400 W now"
 
 
 @pytest.mark.parametrize(("gpus", "admitted"), [(4, True), (5, False)])
@@ -124,7 +125,7 @@ def test_gpus_that_others_hold_are_not_its_own(gpus: int, admitted: bool) -> Non
     found = only(state([job(gpus=gpus)], pods=[running_pod("theirs", "n0", gpus=4)]))
     assert found.admitted == admitted
     if not admitted:
-        words = "1 pod with 5 GPUs each need 5 GPUs; 4 on nodes that fit are held and planned for by nobody"
+        words = "it needs 1 pod with 5 GPUs; on nodes that fit 4 GPUs are free and planned for nobody"
         assert (found.reason, found.message) == ("WaitingForGpus", words)
 
 
@@ -146,12 +147,19 @@ def test_a_pod_needs_one_node_and_the_pods_of_a_job_may_have_several() -> None:
 
 def test_what_no_node_can_ever_take_is_said_to_be_so() -> None:
     found = only(state([job(gpus=16)]))
-    words = "0 of 1 nodes fit its 1 pod with 16 GPUs each: 1 with 8 GPUs"
+    words = "0 of 1 nodes fit its 1 pod with 16 GPUs: 1 with 8 GPUs"
     assert (found.reason, found.message) == ("NoNodeFits", words)
     raw = raw_job()
     raw["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "big"}
     found = only(state([read_plain_job(raw, RESOURCES)]))
-    assert found.message == "0 of 1 nodes fit its 1 pod with 4 GPUs each: 1 with no label pool=big"
+    assert found.message == "0 of 1 nodes fit its 1 pod with 4 GPUs: 1 with no label pool=big"
+    found = only(state([job(gpus=8, pods=3)], nodes=2))
+    words = "2 of 2 nodes fit its 3 pods with 8 GPUs each; they hold 2 of them at the most"
+    assert (found.reason, found.message) == ("NoNodeFits", words)
+    found = only(state([job(watts=DEFAULT // 1000 + 1)]))
+    words = "it asks for 401 W for each GPU; those of the nodes that fit get 400 W at the most"
+    assert (found.reason, found.message) == ("NoNodeFits", words)
+    assert only(state([job(watts=DEFAULT // 1000)])).admitted
 
 
 def test_it_waits_until_each_gpu_would_get_the_watts_that_it_asks_for() -> None:
@@ -218,6 +226,31 @@ def test_what_was_let_run_has_its_gpus_before_its_pods_come() -> None:
     assert [each.job.name for each in waiting.step(seen, {}, BELIEVED_SECONDS + 1)][:1] == ["first"]
 
 
+def test_one_that_somebody_else_has_just_written_is_let_run_in_the_next_cycle() -> None:
+    waiting, seen = PlainJobs(), state([job()])
+    assert [each.admitted for each in waiting.step(seen, {}, 0.0)] == [True]
+    assert waiting.answered(job(), WriteResult(Outcome.REFUSED, conflict=True), 0.0) is None
+    assert [each.admitted for each in waiting.step(seen, {}, 0.5)] == [True]
+    assert waiting.answered(job(), UNKNOWN, 0.5) is None
+    assert waiting.step(seen, {}, 1.0) == [], "it may have been let run"
+
+
+def test_one_that_may_not_be_let_run_is_told_so_and_tried_again_after_longer_each_time() -> None:
+    waiting, seen, now = PlainJobs(), state([job(gpus=6), job("next", gpus=6, created="z")]), 0.0
+    denied = WriteResult(Outcome.REFUSED, message="denied the request: no GPUs on Sundays")
+    for pause in (10.0, 20.0, 40.0):
+        assert [each.job.name for each in waiting.step(seen, {}, now) if each.admitted] == ["batch"]
+        told = waiting.answered(job(gpus=6), denied, now)
+        assert (told is not None) is (now == 0.0)
+        if told is not None:
+            assert (told.reason, told.message) == ("JobRefused", denied.message)
+        fresh = PlainJobs()
+        fresh._refused = dict(waiting._refused)
+        assert [each.job.name for each in fresh.step(seen, {}, now + pause - 1) if each.admitted] == ["next"]
+        assert fresh.waiting == {"JobRefused": 1}
+        now += pause
+
+
 def test_the_same_reason_is_not_told_in_each_cycle() -> None:
     waiting, seen = PlainJobs(), state([job(gpus=16)])
     assert len(waiting.step(seen, {}, 0.0)) == 1
@@ -273,7 +306,8 @@ def test_watts_that_are_no_number_are_said_to_be_none() -> None:
     raw = raw_job()
     raw["metadata"]["annotations"] = {"flyball.dev/watts-per-gpu": "300W"}
     found = only(state([read_plain_job(raw, RESOURCES)]))
-    assert (found.reason, "whole watts, such as 300" in found.message) == ("InvalidRequest", True)
+    words = "its annotation flyball.dev/watts-per-gpu is '300W'; it should be whole watts, 0 to 99999, such as 300"
+    assert (found.reason, found.message) == ("InvalidRequest", words)
 
 
 def test_jobs_that_wait_for_ever_keep_no_other_namespaces_waiting() -> None:

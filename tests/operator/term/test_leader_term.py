@@ -16,7 +16,7 @@ from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
-from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep, StopIncarnation
 from flyball_operator.jobs.runs.memory import JobMemory
@@ -82,6 +82,7 @@ class Writes:
         self.made: list[str] = []
         self.news = asyncio.Condition()
         self.held: dict[str, asyncio.Event] = {}
+        self.conflicts: set[str] = set()  # kinds of writes before which another writer is first
         self.result = DONE
         self.granted: Grant | None = None  # the last one
 
@@ -91,7 +92,7 @@ class Writes:
             self.news.notify_all()
         if kind in self.held:
             await self.held[kind].wait()
-        return self.result
+        return WriteResult(Outcome.REFUSED, conflict=True) if kind in self.conflicts else self.result
 
     async def wait_for(self, write: str) -> None:
         """Wait until this write has been made."""
@@ -520,6 +521,24 @@ async def test_a_suspended_job_is_let_run_once_and_not_by_who_only_observes(mode
         await bench.cycle(0.1)
         await bench.settle()
     assert bench.writes.made.count("admit waits") == admitted
+    await bench.term.close()
+
+
+async def test_a_suspended_job_that_its_controller_has_just_written_is_let_run_at_once() -> None:
+    bench = Bench()
+    metadata = {"name": "waits", "namespace": "team", "uid": "u", "labels": {"flyball.dev/admission": "by-power"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}
+    bench.plain_jobs = [read_plain_job({"metadata": metadata, "spec": {"suspend": True, "template": template}})]
+    bench.writes.conflicts.add("admit")
+    for _ in range(3):
+        await bench.cycle(0.1)
+        await bench.settle()
+    assert bench.writes.made.count("admit waits") == 3
+    assert ("waits", "Admitted") not in bench.events.recorded
+    bench.writes.conflicts.clear()
+    await bench.cycle(0.1)
+    await bench.settle()
+    assert ("waits", "Admitted") in bench.events.recorded
     await bench.term.close()
 
 
