@@ -46,7 +46,7 @@ def test_jobs_wait_where_the_quota_of_their_namespace_is_used_up(bench: Bench, n
     first = bench.wait_running("first", 4)
     assert first["status"]["allocation"]["powerLimitWatts"] <= 200
     bench.submit("second", gpus=(4, 4), iterations=LONG)
-    bench.wait_said("second", "Admitted", "QuotaExceeded", "others have the 4 GPUs of EnergyQuota bound")
+    bench.wait_said("second", "Admitted", "QuotaExceeded", "of the 4 GPUs of EnergyQuota bound")
     bench.wait(
         lambda: ((bench.energy_quota() or {}).get("status") or {}).get("allocated", {}).get("gpus") == 4,
         lambda: f"4 GPUs in the quota's status: {bench.energy_quota()}",

@@ -339,6 +339,7 @@ class JobController:
             given_back=attempts.gives_back,
             eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
             gpus_max=fit.gpus_max,
+            bounded_by=fit.bounded_by,
             watts_per_gpu=fit.watts_per_gpu,
             run=job.run or cycle.runs.get(job.uid),
         )

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import GpuReport
+from flyball_api.values.times import format_time
 from flyball_api.values.units import MILLIWATTS_PER_WATT, of_nodes
 from flyball_planner.models.job import JobModel
 from flyball_planner.snapshot import (
@@ -92,6 +93,8 @@ def job_state(
                 seconds_since_resize is None or seconds_since_resize >= job.spec.elasticity.min_seconds_between_resizes
             )
         ),
+        size_fixed=_size_fixed(job, memory, resized),
+        bounded_by=memory.bounded_by,
         rigid=not job.elastic,
         current=current,
         eligible_nodes=memory.eligible_nodes,
@@ -181,6 +184,7 @@ def _marks(job: EnergyAwareJob, memory: JobMemory, now: datetime, startable: fro
     return (
         memory.running,
         memory.gpus_max,
+        memory.bounded_by,
         memory.watts_per_gpu,
         stuck,
         resized is None or (now - resized).total_seconds() >= job.spec.elasticity.min_seconds_between_resizes,
@@ -206,6 +210,18 @@ def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
         if memory.gpus_max is None
         else max(job.spec.gpus.min, min(job.spec.gpus.max, memory.gpus_max))
     )
+
+
+def _size_fixed(job: EnergyAwareJob, memory: JobMemory, resized: datetime | None) -> str:
+    """Until when, or why, a job that is not resizable may not change its size, for its explanation."""
+    if not job.elastic:
+        return "(elasticity.mode is Never)"
+    if not memory.running:
+        return "while it starts"
+    if resized is None:
+        return "now"
+    seconds = job.spec.elasticity.min_seconds_between_resizes
+    return f"before {format_time(resized + timedelta(seconds=seconds))} (minSecondsBetweenResizes)"
 
 
 def _lost_gpus(info: NodeInfo, held: int, now: datetime | None) -> int:

@@ -110,7 +110,9 @@ class ClockReasons:
         unheld = self.unheld(candidate)
         if unheld is not None:
             return _cannot_be_held(unheld)
-        own = watts_text(job.power_limit_max_watts or 0.0)
+        # A bound below what a GPU can be limited to is passed over.
+        least = max(self._state.pools[pool].gpu_model.min_power_limit_watts for pool, _ in candidate.parts)
+        own = watts_text(max(job.power_limit_max_watts or 0.0, least))
         return f"a higher clock would need more than the {own} that its GPUs may have"
 
     def _chosen(self, candidate: Candidate, index: int) -> str:

@@ -38,12 +38,14 @@ class Explainer:
         larger = next((gpus for gpus in candidate.ladder if gpus > option.gpus), None)
         if job.throttled:
             return "throttled to its smallest size, its energy budget is spent"
+        if larger is None and job.bounded_by:
+            return f"all that {job.bounded_by} leaves it"
         if job.gpus_min == job.gpus_max:
             return "its only size"
         if larger is None:
             return "its largest size"
         if candidate.staying and not candidate.adjustable:
-            return "its size may not change now"
+            return fixed_size(candidate)
         step = self._stepper.growth(candidate)
         if step is not None:
             worth = "in time for its deadline" if step.rank[0] == 0 else _return(step.gain_seconds, step.joules)
@@ -150,8 +152,12 @@ class Explainer:
                         f"{watts_text(spare)} of {watts_text(account.constraint.budget_watts)} left."
                     )
                     if not account.feasible:
+                        leaves = watts_text(account.constraint.budget_watts)
                         least = f"{watts_text(account.committed_at_min_watts)} with everything paused"
-                        text = f"Cap {account.constraint.name} cannot be held ({least}), so nothing starts under it."
+                        text = (
+                            f"Cap {account.constraint.name} cannot be held (it leaves GPUs {leaves}, and they count with "
+                            f"{least}), so nothing starts under it."
+                        )
                     if short is None or watts[clock] - spare < short[0]:
                         short = (watts[clock] - spare, text)
         return None if short is None else short[1]
@@ -160,6 +166,12 @@ class Explainer:
         """How many GPUs are free on the nodes that a job may use."""
         rooms = (self._state.slots.free_room[pool] for pool in candidate.pools)
         return sum(max(0, room[0]) for room in rooms if room)
+
+
+def fixed_size(candidate: Candidate) -> str:
+    """Why a job that is not to be resized now is not."""
+    when = "while not all of its nodes answer" if candidate.job.resizable else candidate.job.size_fixed
+    return f"its size may not change {when}"
 
 
 def late(nearest_seconds: float, deadline_seconds: float) -> str:

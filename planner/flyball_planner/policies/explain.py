@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyball_planner.decisions.explain import Explainer
+from flyball_planner.decisions.explain import Explainer, fixed_size
 from flyball_planner.decisions.texts import gpus_text
 from flyball_planner.ledger.options import LOWEST
 from flyball_planner.ledger.state import Candidate, PlanState
@@ -29,7 +29,7 @@ class ChoiceExplainer:
         if choice is None:
             return f"{head}: it may not be changed now, and {policy} was not asked."
         if candidate.staying and not candidate.adjustable:
-            size = "its size may not change now"
+            size = fixed_size(candidate)
         elif option.gpus == choice.gpus:
             size = f"the size that {policy} chose"
         else:

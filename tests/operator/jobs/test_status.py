@@ -320,6 +320,12 @@ def test_budget(budget: int | None, status: str, reason: str) -> None:
     assert (healthy["status"], healthy["reason"]) == (status, reason)
 
 
+def test_a_budget_is_compared_with_what_is_known() -> None:
+    spec: Json = {"energy": {"budgetKilojoules": 8}}
+    healthy = conditions(made(job_view(**spec), facts(decision=None, progress=JobProgress())))["BudgetHealthy"]
+    assert healthy["message"] == "0 kJ used so far, and 8 kJ are allowed"
+
+
 def test_deadline() -> None:
     job = job_view(deadline="2030-06-01T13:00:00Z")
     late = replace(DECISION, deadline_at_risk=True, nearest_deadline_seconds=7200.0)

@@ -121,21 +121,22 @@ def test_a_pipeline_is_granted_the_clocks_of_time_and_its_plan_lowers_them() -> 
 
 
 @pytest.mark.parametrize(
-    ("running", "mode", "seconds_ago", "resizable"),
+    ("running", "mode", "seconds_ago", "fixed"),
     [
-        (True, "CheckpointRestart", None, True),
-        (True, "CheckpointRestart", 600, True),
-        (True, "CheckpointRestart", 599, False),
-        (False, "CheckpointRestart", 3600, False),  # it is on its way already
-        (True, "Never", 3600, False),
+        (True, "CheckpointRestart", None, None),
+        (True, "CheckpointRestart", 600, None),
+        (True, "CheckpointRestart", 599, "before 2030-06-01T12:00:01Z (minSecondsBetweenResizes)"),
+        (False, "CheckpointRestart", 3600, "while it starts"),
+        (True, "Never", 3600, "(elasticity.mode is Never)"),
     ],
 )
-def test_resizable(running: bool, mode: str, seconds_ago: int | None, resizable: bool) -> None:
+def test_resizable(running: bool, mode: str, seconds_ago: int | None, fixed: str | None) -> None:
     status: Json = {}
     if seconds_ago is not None:
         status["lastResizeTime"] = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
     state = state_of(JobMemory(JobProgress(), ALLOCATION, running), elasticity={"mode": mode}, status=status)
-    assert state.resizable is resizable
+    assert state.resizable is (fixed is None)
+    assert fixed is None or state.size_fixed == fixed
     assert state.since_seconds == (None if seconds_ago is None else NOW.timestamp() - seconds_ago)
 
 

@@ -78,6 +78,9 @@ def test_a_jobs_own_bounds_are_named() -> None:
             1000,
             "a higher clock would need more than the 150 W that its GPUs may have.",
         )
+        # Below the smallest limit of its GPU a bound is passed over.
+        below = job(objective, power_limit_max_watts=1.0)
+        assert decided(snapshot(below))[1] == "a higher clock would need more than the 100 W that its GPUs may have."
     thrifty = job(Objective.ENERGY, clock_max_megahertz=900)
     assert decided(snapshot(thrifty)) == (500, "no higher clock is within its maxMegahertz of 900.")
 
@@ -125,6 +128,19 @@ def test_a_job_wants_no_more_gpus_under_a_cap_that_cannot_be_held_because_of_the
     assert decision.allocation is not None
     size = decision.explanation.partition("; ")[0]
     assert size.startswith("1 GPU at 500 MHz: at the floor of cap rack, which cannot be held, 2 GPUs would "), size
+
+
+def test_what_keeps_a_job_from_its_largest_size_is_named() -> None:
+    for most, words in ((2, "2 GPUs at 2000 MHz"), (1, "1 GPU at 2000 MHz")):
+        bounded = replace(job(Objective.TIME), gpus_max=most, bounded_by="EnergyQuota team")
+        decision = plan(snapshot(bounded)).decision("a")
+        assert decision is not None
+        assert decision.explanation.startswith(f"{words}: all that EnergyQuota team leaves it; ")
+    held = Allocation((("n0", 1),), 500, 100.0)
+    fixed = replace(job(Objective.TIME), gpus_max=8, current=held, resizable=False, size_fixed="while it starts")
+    decision = plan(snapshot(fixed)).decision("a")
+    assert decision is not None
+    assert ": its size may not change while it starts; " in decision.explanation
 
 
 def test_the_cap_that_is_named_is_the_one_that_stops_the_clock() -> None:

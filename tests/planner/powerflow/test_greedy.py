@@ -561,7 +561,8 @@ def test_a_cap_below_the_floor_is_said_to_be_infeasible_and_the_lowest_priority_
     assert made.caps[0].committed_at_min_watts == 800
     assert sizes(made) == {"p0": 0, "p1": 2, "p2": 2, "p3": 2}
     assert set(clocks(made).values()) == {0, 500}
-    assert "cannot be held" in decided(made, "p0").explanation
+    words = "Cap all cannot be held (it leaves GPUs 700 W, and they count with 800 W with everything paused)"
+    assert decided(made, "p0").explanation == f"{words}, so nothing starts under it."
     assert sizes(plan(replace(snapshot, caps=(cap(members, 399.0),)))) == dict.fromkeys(("p0", "p1", "p2", "p3"), 0)
 
 

@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Where a job's pods may go (`eligible_nodes`; None: anywhere), and the most GPUs, and watts for each, that it may have
-    (None: no bound).
+    (None: no bound); `bounded_by` names what lowers the former.
 
     `refusal` says why it can have none at all as things are.
     """
@@ -33,6 +33,7 @@ class Fit:
     gpus_max: int | None = None
     refusal: Refusal | None = None
     watts_per_gpu: int | None = None
+    bounded_by: str = ""
 
 
 NO_BOUNDS = Fit()
@@ -87,11 +88,14 @@ class Fitting:
             if bound is not None:
                 holding = held_gpus(pods_of.get(job.uid, ()))
                 refusal = fit.refusal if holding or fit.refusal is not None else bound.refusal
-                fit = Fit(fit.eligible_nodes, max(holding, bound.gpus_max or job.spec.gpus.min), refusal)
+                most = max(holding, bound.gpus_max or job.spec.gpus.min)
+                fit = Fit(fit.eligible_nodes, most, refusal, bounded_by=_bounded_by(job, most, bound))
             bound = energy_quotas.get(job.uid)
             if bound is not None:
-                most = bound.gpus_max if fit.gpus_max is None else min(fit.gpus_max, bound.gpus_max or fit.gpus_max)
-                fit = Fit(fit.eligible_nodes, most, bound.refusal or fit.refusal, bound.watts_per_gpu)
+                gpus, by = fit.gpus_max, fit.bounded_by
+                if gpus is None or (bound.gpus_max or gpus) < gpus:
+                    gpus, by = bound.gpus_max, _bounded_by(job, bound.gpus_max, bound)
+                fit = Fit(fit.eligible_nodes, gpus, bound.refusal or fit.refusal, bound.watts_per_gpu, by)
             found[job.uid] = fit
         return found
 
@@ -191,6 +195,11 @@ def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[st
 def held_gpus(pods: Iterable[PodView]) -> int:
     """How many GPUs the pods of a job have, or are about to have."""
     return sum(pod.gpus for pod in pods if not pod.finished and not pod.gated)
+
+
+def _bounded_by(job: EnergyAwareJob, most: int | None, bound: QuotaBound) -> str:
+    """What bounds a job's size to so many GPUs; empty where its own spec does."""
+    return "" if most is None or most >= job.spec.gpus.max else bound.by
 
 
 def _gpus(number: int) -> str:

@@ -9,7 +9,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flyball_api.energy.quota import EnergyQuota
@@ -23,18 +23,24 @@ QUOTA_EXCEEDED = "QuotaExceeded"
 
 @dataclass(frozen=True, slots=True)
 class QuotaBound:
-    """The most that quotas leave one job: GPUs, and watts for each of them (None: no bound), or why nothing."""
+    """The most that quotas leave one job: GPUs, and watts for each of them (None: no bound), or why nothing.
+
+    `by` is the quota that bounds its GPUs.
+    """
 
     gpus_max: int | None = None
     watts_per_gpu: int | None = None
     refusal: Refusal | None = None
+    by: str = field(default="", compare=False)
 
     def __and__(self, other: QuotaBound) -> QuotaBound:
         """What both leave."""
+        gpus_max = _least(self.gpus_max, other.gpus_max)
         return QuotaBound(
-            _least(self.gpus_max, other.gpus_max),
+            gpus_max,
             _least(self.watts_per_gpu, other.watts_per_gpu),
             self.refusal or other.refusal,
+            self.by if gpus_max == self.gpus_max else other.by,
         )
 
 
@@ -55,7 +61,7 @@ def handed_out(jobs: Sequence[EnergyAwareJob], gpus: int, fixed: Mapping[str, in
     """
     given: dict[str, int] = {}
     for job in jobs:
-        least = max(job.spec.gpus.min, (fixed or {}).get(job.uid, 0))
+        least = _smallest(job, fixed or {})
         if least <= gpus:
             given[job.uid] = least
             gpus -= least
@@ -83,7 +89,7 @@ def resource_quota_bounds(
         given = handed_out(order, hard)
         left = max(0, hard - sum(job.spec.gpus.min for job in order if job.uid in given))
         for job in order:
-            bound = QuotaBound(given.get(job.uid))
+            bound = QuotaBound(given.get(job.uid), by=f"ResourceQuota {quota.name}")
             if job.uid not in given:
                 needs, of_what = _gpus(job.spec.gpus.min), f"the {quota.hard} of ResourceQuota {quota.name}"
                 words = f"needs {needs}, and of {of_what} {left} are left"
@@ -127,11 +133,12 @@ def _bounds_of(
     bounds: dict[str, QuotaBound] = {}
     if quota.spec.gpus is not None:
         given = handed_out(order, quota.spec.gpus, fixed)
+        left = quota.spec.gpus - sum(_smallest(job, fixed) for job in order if job.uid in given)
         for job in order:
             bounds[job.uid] = (
-                QuotaBound(given[job.uid])
+                QuotaBound(given[job.uid], by=f"EnergyQuota {quota.name}")
                 if job.uid in given
-                else _too_few(job, quota, quota.spec.gpus, f"GPUs of EnergyQuota {quota.name}")
+                else _too_few(job, quota.spec.gpus, left, f"GPUs of EnergyQuota {quota.name}")
             )
     if quota.spec.watts is not None:
         served = [job for job in order if bounds.get(job.uid, NO_BOUND).refusal is None]
@@ -140,8 +147,14 @@ def _bounds_of(
     return bounds
 
 
-def _too_few(job: EnergyAwareJob, quota: EnergyQuota, hard: int, of_what: str) -> QuotaBound:
-    words = f"needs {_gpus(job.spec.gpus.min)}, and others have the {hard} {of_what}, or too many of them"
+def _smallest(job: EnergyAwareJob, fixed: Mapping[str, int]) -> int:
+    """The GPUs that a job has at the least, if it has any."""
+    return max(job.spec.gpus.min, fixed.get(job.uid, 0))
+
+
+def _too_few(job: EnergyAwareJob, hard: int, left: int, of_what: str) -> QuotaBound:
+    """That a job needs more GPUs than the smallest sizes of those before it leave of a quota."""
+    words = f"needs {_gpus(job.spec.gpus.min)}, and of the {hard} {of_what} {max(0, left)} are left"
     if job.spec.gpus.min > hard:
         words = f"needs {_gpus(job.spec.gpus.min)}, and there are only the {hard} {of_what}"
     return QuotaBound(refusal=Refusal(QUOTA_EXCEEDED, words))
@@ -161,7 +174,7 @@ def _watt_bounds(
     least: dict[str, int] = {}
     left = most
     for job in order:
-        size = max(job.spec.gpus.min, fixed.get(job.uid, 0))
+        size = _smallest(job, fixed)
         if size <= left:
             least[job.uid] = size
             left -= size
@@ -173,8 +186,9 @@ def _watt_bounds(
         bound = before.get(uid, NO_BOUND).gpus_max
         given[uid] = size if bound is None else min(size, bound)
     together = sum(given.values())
-    bounds = {uid: QuotaBound(size, hard // together) for uid, size in given.items()}
-    bounds |= {job.uid: _too_few(job, quota, most, of_what) for job in order if job.uid not in least}
+    by = f"EnergyQuota {quota.name}"
+    bounds = {uid: QuotaBound(size, hard // together, by=by) for uid, size in given.items()}
+    bounds |= {job.uid: _too_few(job, most, left, of_what) for job in order if job.uid not in least}
     return bounds
 
 

@@ -72,8 +72,9 @@ class JobMemory:
     run, whether any of them holds a GPU, why no pods can be made of it, if so.
 
     `given_back`: others may have its GPUs until it is started again. `eligible_nodes` are those that can take its pods
-    (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound). `run` is
-    the run of a recurring job that it is, or is to be.
+    (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound), and
+    `bounded_by` names the quota where that is less than its `gpus.max`. `run` is the run of a recurring job that it is, or
+    is to be.
     """
 
     progress: JobProgress
@@ -84,6 +85,7 @@ class JobMemory:
     given_back: bool = False
     eligible_nodes: frozenset[str] | None = None
     gpus_max: int | None = None
+    bounded_by: str = ""
     watts_per_gpu: int | None = None
     run: RecurringRun | None = None
 

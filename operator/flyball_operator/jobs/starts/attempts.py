@@ -244,7 +244,7 @@ class Attempts:
             return
         seconds = bound - max(0.0, (now - started).total_seconds())
         if seconds > 0:
-            words = f"paused less than minSecondsBetweenResizes {bound} s after its last start: {why}"
+            words = f"paused less than minSecondsBetweenResizes {bound} s after its last start: {why.rstrip('.')}"
             self._pause(seconds, POWER_PAUSED, words, 1, now, monotonic)
 
     def _pause(self, seconds: float, reason: str, words: str, repeats: int, now: datetime, monotonic: float) -> None:

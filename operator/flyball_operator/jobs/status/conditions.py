@@ -46,7 +46,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
             "BudgetHealthy",
             total <= budget and not spent,
             "Exhausted" if spent else "WithinBudget" if total <= budget else "ProjectedOverBudget",
-            f"{total:.0f} kJ at the end, and {budget} kJ are allowed",
+            f"{total:.0f} kJ {'used so far' if projected is None else 'at the end'}, and {budget} kJ are allowed",
         )
     passed = not facts.outcome and job.due is not None and job.due <= facts.now
     late = passed or (decision is not None and decision.deadline_at_risk)

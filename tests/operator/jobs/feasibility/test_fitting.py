@@ -181,9 +181,11 @@ QUOTA = GpuQuota("team", "q", "nvidia.com/gpu", 4)
 
 def test_a_job_runs_at_what_its_quota_leaves() -> None:
     fits = fits_of([job(gpus=(1, 8))], [node("a")], quotas=[QUOTA])
-    assert fits["uid-train"] == Fit(None, 4)
+    assert fits["uid-train"] == Fit(None, 4, bounded_by="ResourceQuota q")
     fits = fits_of([job(gpus=(1, 8))], [node("a")], quotas=[QUOTA], foreign={("team", "nvidia.com/gpu"): 1})
-    assert fits["uid-train"] == Fit(None, 2)
+    assert fits["uid-train"] == Fit(None, 2, bounded_by="ResourceQuota q")
+    fits = fits_of([job(gpus=(1, 4))], [node("a")], quotas=[QUOTA])
+    assert fits["uid-train"] == Fit(None, 4), "its own spec bounds it"
 
 
 def test_a_quota_is_shared_by_priority() -> None:

@@ -43,7 +43,7 @@ def test_a_namespaces_gpus_go_to_the_highest_priority_and_then_to_the_oldest() -
     found = bounds([job("late"), job("high", 4, 4, priority=1), job("whole", 4, 4)], quota(gpus=8))
     assert found["high"] == QuotaBound(4)
     assert found["late"] == QuotaBound(4)
-    assert words(found["whole"]) == "needs 4 GPUs, and others have the 8 GPUs of EnergyQuota team, or too many of them"
+    assert words(found["whole"]) == "needs 4 GPUs, and of the 8 GPUs of EnergyQuota team 3 are left"
 
 
 def test_what_runs_comes_before_what_waits_at_the_same_priority_only() -> None:
@@ -76,7 +76,7 @@ def test_watts_carry_gpus_at_their_default_limits_and_smallest_sizes_at_less() -
     assert found == {"a": QuotaBound(8, 133), "b": QuotaBound(4, 133)}
     found = bounds([job("a", 16, 16), job("b", 1, 1)], quota(watts=1600))
     assert found["a"] == QuotaBound(16, 100)
-    assert "1 GPU, and others have the 16 GPUs that the 1600 W of EnergyQuota team carry" in words(found["b"])
+    assert "1 GPU, and of the 16 GPUs that the 1600 W of EnergyQuota team carry" in words(found["b"])
 
 
 def test_nothing_starts_under_watts_while_nobody_knows_what_a_gpu_draws() -> None:
