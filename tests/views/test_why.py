@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +15,13 @@ from flyball_api.event import EventView, read_event
 from flyball_operator.jobs.starts.obstacles import READY_OBSTACLES
 from flyball_operator.jobs.status import REASONS as JOB_REASONS
 from flyball_operator.power.caps.status import REASONS as CAP_REASONS
+from flyball_planner.decisions import clock_reasons
 from flyball_views.nodes import SERVING_MODES
 from flyball_views.overview import Overview, read_overview
 from flyball_views.sightings import Sightings
 from flyball_views.why.cap import why_cap
-from flyball_views.why.job import WAITING_CHANGE, why_job
+from flyball_views.why.job import why_job
+from flyball_views.why.job_changes import CLOCK_CHANGE, WAITING_CHANGE
 from flyball_views.why.node import DEGRADED_CHANGE, why_node
 from flyball_views.why.reasons import Explanation, NoSuchObject, Weight
 from hypothesis import HealthCheck, given, settings
@@ -110,6 +113,61 @@ def test_a_job_that_runs_well_has_notes_only() -> None:
         (NOTE, "of 1 to 8 GPUs: 1 GPU at 1410 MHz: a second GPU would pass the cap row-a"),
         (NOTE, "each GPU is limited to 300 W of 400 W"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("explanation", "change"),
+    [
+        ("2 GPUs at 1410 MHz: its only size; the highest clock of its GPU.", ""),
+        (
+            "2 GPUs at 900 MHz: its only size; a higher clock would pass the going price of 2 kJ a second.",
+            "objective: Time",
+        ),
+        (
+            "2 GPUs at 900 MHz: its only size; no higher clock is within its maxMegahertz of 910.",
+            "a higher spec.clocks",
+        ),
+        (
+            "2 GPUs at 810 MHz: its only size; a higher clock would need more than the 150 W that its GPUs may have.",
+            "a higher spec.powerLimit.maxWatts",
+        ),
+        (
+            "2 GPUs at 900 MHz: cap row leaves 3 W of the 90 W that it takes; the clock of least energy.",
+            "objective: Bal",
+        ),
+        ("2 GPUs at 900 MHz: its only size; cap row leaves 3 W.", "a higher cap"),
+        (
+            "1 GPU at 885 MHz: throttled to its smallest size, its energy budget is spent; the clock of least energy.",
+            "",
+        ),
+    ],
+)
+def test_what_would_raise_a_power_limit_is_what_holds_the_clock(explanation: str, change: str) -> None:
+    job = running_job()
+    job["status"]["explanation"] = explanation
+    (limited,) = [each for each in why_job(shown(jobs=[job]), "team", "train").reasons if "is limited to" in each.what]
+    assert limited.change.startswith(change)
+    assert bool(limited.change) is bool(change)
+
+
+def test_the_words_of_a_clocks_reason_are_the_planners() -> None:
+    source = inspect.getsource(clock_reasons)
+    assert not [words for words, _ in CLOCK_CHANGE if words not in source]
+
+
+def test_bounds_and_ends_that_cannot_be_kept_are_told_with_the_field_that_would_change_them() -> None:
+    job = with_condition(
+        running_job(),
+        condition("DeadlineAtRisk", True, "NoAllocationMeetsIt", "the earliest possible is 20:00"),
+        condition("BoundsKept", False, "OutOfRange", "powerLimit.maxWatts 1 is below 100 W"),
+    )
+    job["spec"] |= {"flexibleUntil": "2030-06-01T19:00:00Z", "deadline": "2030-06-01T20:00:00Z"}
+    late, bounds = why_job(shown(jobs=[job]), "team", "train").reasons[:2]
+    assert late.change.startswith("a later spec.flexibleUntil, a larger spec.gpus.max")
+    assert (bounds.what, bounds.weight) == ("powerLimit.maxWatts 1 is below 100 W", LIMITS)
+    job["spec"] |= {"flexibleUntil": "2030-06-01T21:00:00Z"}
+    passed = with_condition(job, condition("DeadlineAtRisk", True, "DeadlinePassed", "it is past"))
+    assert why_job(shown(jobs=[passed]), "team", "train").reasons[0].change == "a later spec.deadline, or none"
 
 
 @pytest.mark.parametrize(("permille", "words"), [(149, ""), (152, "15% longer"), (-400, "40% less")])
@@ -289,7 +347,7 @@ def test_a_cap_with_nothing_left_names_who_waits() -> None:
     cap = held_cap()
     cap["status"]["headroomWatts"] = 10
     found = why_cap(shown(caps=[cap]), "row-a")
-    assert (NOTE, "1 job wait for power: team/big") in told(found)
+    assert (NOTE, "1 job waits for power: team/big") in told(found)
 
 
 def test_many_nodes_in_trouble_are_counted() -> None:

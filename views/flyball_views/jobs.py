@@ -79,6 +79,7 @@ class JobRow(Row, frozen=True):
     budget_healthy: Aspect
     deadline_at_risk: Aspect
     resizing: Aspect
+    bounds_kept: Aspect | None = None
     succeeded: Aspect | None = None
     failed: Aspect | None = None
     nodes: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class JobRow(Row, frozen=True):
     waiting: datetime | None = None
     figures: datetime | None = None
     deadline: datetime | None = None
+    flexible_until: datetime | None = None
     objective: str = ""
     priority: int = 0
     restarts: int | None = None
@@ -143,6 +145,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         budget_healthy=aspect(conditions, "BudgetHealthy"),
         deadline_at_risk=aspect(conditions, "DeadlineAtRisk"),
         resizing=aspect(conditions, "Resizing"),
+        bounds_kept=aspect_if_any(conditions, "BoundsKept"),
         succeeded=aspect_if_any(conditions, "Succeeded"),
         failed=aspect_if_any(conditions, "Failed"),
         nodes=() if applied is None else tuple(node.name for node in (applied.nodes or planned_nodes)),
@@ -166,6 +169,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         waiting=status.waiting_since,
         figures=status.time,
         deadline=spec.deadline,
+        flexible_until=spec.flexible_until,
         objective=spec.objective,
         priority=spec.priority,
         restarts=status.restarts,

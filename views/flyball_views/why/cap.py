@@ -177,13 +177,13 @@ def _use(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list[Reas
         held = watts_text(committed - measured)
         change = "spec.enforcement: Expected counts what is expected to be drawn" if cap.enforcement == "Hard" else ""
         found.append(Reason(Weight.NOTE, f"{held} are allowed by limits and not drawn", change))
-    waiting = [job.key for job in overview.jobs if job.admitted.reason == "WaitingForPower"]
+    waiting = [job.key for job in overview.jobs if job.admitted.reason in ("WaitingForPower", "PowerBackOff")]
     if waiting and (cap.headroom_watts or 0) * 20 < (in_force or 0):
         listed = ", ".join(waiting[:NAMED]) + (f", and {len(waiting) - NAMED} more" if len(waiting) > NAMED else "")
         found.append(
             Reason(
                 Weight.NOTE,
-                f"{counted(len(waiting), 'job')} wait for power: {listed}",
+                f"{counted(len(waiting), 'job')} {'waits' if len(waiting) == 1 else 'wait'} for power: {listed}",
                 f"kubectl flyball whatif pcap {cap.name} --watts N says what a higher cap would do",
             )
         )

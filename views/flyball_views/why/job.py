@@ -13,6 +13,13 @@ from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
 from flyball_views.row import Aspect
 from flyball_views.texts import age_text, counted, energy_text, share_text, until_text, watts_text
+from flyball_views.why.job_changes import (
+    CLOCK_CHANGE,
+    OBSTACLE_CHANGE,
+    SOCKET_VOLUME_CHANGE,
+    STEP_REASON,
+    WAITING_CHANGE,
+)
 from flyball_views.why.node import node_troubles
 from flyball_views.why.reasons import (
     Explanation,
@@ -32,76 +39,6 @@ REPORT_AGE = timedelta(minutes=5)
 WRONG_PERMILLE = 150
 # A cap with more than this left of it keeps only the largest jobs out, and their conditions say how much they need.
 TIGHT_SHARE = 0.2
-
-WAITING_CHANGE = {
-    "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
-    "WaitingForPower": "a higher cap, another job's end, a smaller spec.gpus.min, or a lower spec.clocks.maxMegahertz",
-    "WaitingForBudget": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
-    "Suspended": "spec.suspend: false",
-    "Preempted": "a higher spec.priority, a higher cap, or another job's end",
-    "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
-    "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
-    "NotSupported": "give spec.pipeline its plan, or take it out (with spec.suspend: true in the same change)",
-    "ChoosingBatchSize": "the first report of a node's GPUs, in seconds",
-    "CostLimitReached": "the end of its pods; submit it anew for another batch size",
-    "WaitingForSignal": "the time that it starts at; without spec.flexibleUntil it starts as soon as it can",
-    "BudgetTooSmall": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
-    "NoNodeFits": "nodes that have what they lack, or a spec.template that asks for less",
-    "ExceedsCluster": "a smaller spec.gpus.min, or more nodes",
-    "QuotaExceeded": "a larger quota, a smaller spec.gpus.min, or the end of another job of the namespace",
-    "StartTimedOut": "mend what its message names; it is tried again by itself, and at once where its spec changes",
-    "RestartBackOff": "its next start; mend what ends it, by its logs (kubectl flyball logs --previous)",
-    "DisruptionBackOff": "its next start; see what ends its pods (kubectl describe, status.failures)",
-    "PowerBackOff": "its next start, or a smaller spec.elasticity.minSecondsBetweenResizes; see what moves the cap",
-    "Planning": "the first plan, in seconds",
-    "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
-    "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
-}
-STEP_REASON = {
-    "Stopping": (
-        "its pods of before are checkpointing and leaving",
-        "they have spec.template.spec.terminationGracePeriodSeconds for it",
-    ),
-    "Creating": ("its pods are being made", "seconds"),
-    "Gated": (
-        "its pods wait until the watts for them are reserved on every node, and the GPUs are free there",
-        "acknowledgements of its nodes",
-    ),
-    "Starting": (
-        "its pods are starting: not all of them are ready",
-        "kubectl describe the pods: images, volumes, readiness",
-    ),
-}
-
-
-# What keeps pods from running, beside the step; the condition's message has the words of whoever says so.
-OBSTACLE_CHANGE = {
-    "Unschedulable": "what the scheduler's sentence names: taints, selectors, volumes, or CPU and memory there",
-    "SchedulingGated": "the removal of the other scheduling gate, by whoever has put it there",
-    "QuotaExceeded": WAITING_CHANGE["QuotaExceeded"],
-    "PodSecurityViolated": "a spec.template that the namespace's pod security allows, or another namespace",
-    "ServiceAccountNotFound": "create the service account, or name another in spec.template",
-    "PodsRefused": "mend spec.template as those words say",
-    "JobRefused": "mend what the API server says; see admission webhooks, too",
-    "ServiceRefused": "mend what the API server says; see admission webhooks, too",
-    "GatesRefused": "see which admission policy or webhook keeps the operator from opening the gates",
-    "StopRefused": "see which admission policy or webhook keeps the operator from deleting the Job",
-    "ImagePullFailed": "mend the image's name, its registry, or imagePullSecrets",
-    "NodeLost": "its kubelet, or the taint that the message names once the machine is off for certain",
-    "ContainerRefused": "mend the container as the kubelet says: command, mounts, security context",
-    "RestartBackOff": WAITING_CHANGE["RestartBackOff"],
-    "DisruptionBackOff": WAITING_CHANGE["DisruptionBackOff"],
-    "StartTimedOut": WAITING_CHANGE["StartTimedOut"],
-    "PowerBackOff": WAITING_CHANGE["PowerBackOff"],
-}
-
-
-# No template of its owner can mend this: the volume is put into it.
-SOCKET_VOLUME_CHANGE = (
-    f"the volume {SOCKET_VOLUME} is Flyball's own: helm upgrade ... --set agent.devicePluginsDir="
-    "/var/lib/kubelet/device-plugins gives sockets without it; then suspend the job, and resume it. What else is named is "
-    "spec.template's"
-)
 
 
 def why_job(overview: Overview, namespace: str, name: str, events: Sequence[EventView] = ()) -> Explanation:
@@ -297,11 +234,16 @@ def _limits(job: JobRow, overview: Overview) -> list[Reason]:
 def _promises(job: JobRow, overview: Overview) -> list[Reason]:
     found = []
     if job.deadline_at_risk.status is True:
-        change = "a later spec.deadline, a larger spec.gpus.max, a higher spec.priority, or a higher cap"
-        found.append(of_aspect(Weight.LIMITS, job.deadline_at_risk, change))
+        flexible = job.flexible_until is not None and (job.deadline is None or job.flexible_until < job.deadline)
+        later = "a later spec.flexibleUntil" if flexible else "a later spec.deadline"
+        change = f"{later}, a larger spec.gpus.max, a higher spec.priority, or a higher cap"
+        passed = job.deadline_at_risk.reason == "DeadlinePassed"
+        found.append(of_aspect(Weight.LIMITS, job.deadline_at_risk, f"{later}, or none" if passed else change))
     if job.budget_healthy.status is False:
         change = "a higher spec.energy.budgetKilojoules; objective: Energy takes the cheapest clock"
         found.append(of_aspect(Weight.LIMITS, job.budget_healthy, change))
+    if job.bounds_kept is not None and job.bounds_kept.status is False:
+        found.append(of_aspect(Weight.LIMITS, job.bounds_kept, "bounds within what its GPUs can take"))
     return found
 
 
@@ -336,7 +278,8 @@ def _lowest_limit(job: JobRow, nodes: Sequence[NodeRow]) -> Reason | None:
     if job.power_limit_watts is None or not most or job.power_limit_watts >= min(most):
         return None
     what = f"each GPU is limited to {watts_text(job.power_limit_watts)} of {watts_text(min(most))}"
-    change = "objective: Time, a higher cap, or a higher spec.powerLimit" if job.objective != "Time" else "a higher cap"
+    clock = "" if "throttled" in job.why else job.why.rpartition("; ")[2]
+    change = next((change for words, change in CLOCK_CHANGE if words in clock), "")
     return Reason(Weight.NOTE, what, change)
 
 
