@@ -377,6 +377,8 @@ def test_a_cap_that_would_fall_to_less_than_three_tenths_is_asked_about_once(
     said = refusal(kinds.api.patch, cap, {"spec": slipped})
     assert f"{lowest} is less than three tenths of the {before} before" in said
     assert f'flyball.dev/confirm-watts: "{lowest}"' in said
+    watts = lowest if f"request: watts {lowest} is less" in said else "N"
+    assert f'"flyball whatif pcap {cap.rpartition("/")[2]} --watts {watts}" shows what it does' in said
     assert "less than three tenths" in refusal(kinds.api.patch, cap, confirmed(lowest + 1, slipped))
     kinds.api.patch(cap, confirmed(lowest, slipped))
     kinds.api.patch(cap, {"spec": {"staticOverheadWatts": 7}})  # what stands is not asked about again

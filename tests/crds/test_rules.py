@@ -90,7 +90,7 @@ CREATION = [
         EAJ,
         {"training": {"maxLocalBatchSize": 16}},
         {"training": {"maxLocalBatchSize": 15}},
-        "training.globalBatchSize 256 does not fit on gpus.max 16 GPUs of training.maxLocalBatchSize 15 samples each "
+        "training.globalBatchSize 256 does not fit on gpus.max 16 with training.maxLocalBatchSize 15 samples on each GPU "
         "(at most 240)",
     ),
     Case(
@@ -164,6 +164,50 @@ CREATION = [
         "clocks.minMegahertz 1410 is above clocks.maxMegahertz 900 (at most 900)",
     ),
     Case(CAP, {}, {"watts": None}, "neither watts nor permilleOfMax is set; a cap has exactly one of them"),
+    Case(
+        EAJ,
+        {"gpus": {"resourceName": "example.com/gpu.large"}},
+        {"gpus": {"resourceName": "gpu"}},
+        'resourceName "gpu" should be an extended resource, DOMAIN/NAME, such as nvidia.com/gpu',
+    ),
+    Case(
+        EAJ,
+        {"training": {"modelClass": "GPT-2_xl.v1"}},
+        {"training": {"modelClass": "gpt2-"}},
+        'modelClass "gpt2-" should be letters, digits, -, _ and ., with a letter or a digit at either end, such as '
+        "resnet50",
+    ),
+    Case(
+        EAJ,
+        {"profileKey": "gpt2-wiki"},
+        {"profileKey": "GPT2"},
+        'profileKey "GPT2" should be a-z, 0-9 and -, with no - at either end, such as gpt2-wiki',
+    ),
+    Case(
+        EAJ,
+        RECURRING,
+        {**RECURRING, "recurrence": {"batchSizes": [256], "targetMetric": "accuracy = 1"}},
+        'targetMetric "accuracy = 1" should be a name, >= or <=, and a number, such as accuracy >= 0.75',
+    ),
+    Case(
+        EAJ,
+        {"managedBy": "example.com/other"},
+        {"managedBy": "other"},
+        'managedBy "other" should be a controller, DOMAIN/NAME, such as flyball.dev/operator',
+    ),
+    Case(
+        CAP,
+        {"schedule": [DIP | {"cron": "*/5 8-17 * * mon-fri", "durationSeconds": 60}]},
+        {"schedule": [DIP | {"cron": "0 8 * *", "durationSeconds": 60}]},
+        'cron "0 8 * *" is not five fields with one space between them (minute, hour, day of month, month, day of week), '
+        "such as 0 16 * * 1-5",
+    ),
+    Case(
+        CAP,
+        {"schedule": [DIP | {"cron": "0 8 * * *", "durationSeconds": 60, "timeZone": "Etc/GMT+1"}]},
+        {"schedule": [DIP | {"cron": "0 8 * * *", "durationSeconds": 60, "timeZone": "Europe / Berlin"}]},
+        'timeZone "Europe / Berlin" is no name of a time zone, such as Europe/Berlin or Etc/GMT-1',
+    ),
     Case(
         CAP,
         {"watts": None, "permilleOfMax": 600},

@@ -112,9 +112,11 @@ REFUSED_SPECS = [
     (EAJ, {"gpus": {"max": 1.5}}, "spec.gpus.max"),
     (EAJ, {"gpus": {"max": "NaN"}}, "spec.gpus.max"),
     (EAJ, {"gpus": {"max": None}}, "spec.gpus.max"),
-    (EAJ, {"gpus": {"resourceName": "gpu"}}, "spec.gpus.resourceName"),
+    (EAJ, {"gpus": {"resourceName": "gpu"}}, 'resourceName "gpu" should be an extended resource'),
     (EAJ, {"training": {"globalBatchSize": 1e308}}, "spec.training.globalBatchSize"),
     (EAJ, {"training": {"iterations": -1}}, "spec.training.iterations"),
+    (EAJ, {"training": {"modelClass": "ViT-L/16 é"}}, 'modelClass "ViT-L/16 é" should be letters, digits'),
+    (EAJ, {"managedBy": "me"}, 'managedBy "me" should be a controller, DOMAIN/NAME'),
     (EAJ, {"template": None}, "spec.template"),
     (EAJ, {"template": "a string"}, "spec.template"),
     (EAJ, {"objective": "Speed"}, 'supported values: "Time", "Energy", "Balanced"'),
@@ -125,12 +127,12 @@ REFUSED_SPECS = [
     (EAJ, {"clocks": {}}, "spec.clocks"),
     (EAJ, {"powerLimit": {"maxWatts": 0}}, "spec.powerLimit.maxWatts"),
     (EAJ, {"elasticity": {"mode": "Sometimes"}}, "spec.elasticity.mode"),
-    (EAJ, {"profileKey": "Not A Key"}, "spec.profileKey"),
+    (EAJ, {"profileKey": "Not A Key"}, 'profileKey "Not A Key" should be a-z, 0-9 and -'),
     (EAJ, {"profileKey": "k", "recurrence": {"batchSizes": [256, 256], "targetMetric": "a >= 1"}}, "Duplicate value"),
     (
         EAJ,
         {"profileKey": "k", "recurrence": {"batchSizes": [256], "targetMetric": "as good as it gets"}},
-        "targetMetric",
+        'targetMetric "as good as it gets" should be a name, >= or <=, and a number, such as accuracy >= 0.75',
     ),
     (
         EAJ,
@@ -143,11 +145,15 @@ REFUSED_SPECS = [
     (CAP, {"watts": "40kW"}, "spec.watts"),
     (CAP, {"watts": None, "permilleOfMax": 1001}, "spec.permilleOfMax"),
     (CAP, {"schedule": [SCHEDULE, SCHEDULE]}, "Duplicate value"),
-    (CAP, {"schedule": [SCHEDULE | {"cron": "every morning"}]}, "spec.schedule[0].cron"),
-    (CAP, {"schedule": [SCHEDULE | {"cron": "0 8 * *"}]}, "spec.schedule[0].cron"),
+    (CAP, {"schedule": [SCHEDULE | {"cron": "every morning"}]}, 'cron "every morning" is not five fields'),
+    (CAP, {"schedule": [SCHEDULE | {"cron": "0 8 * *"}]}, 'cron "0 8 * *" is not five fields'),
     (CAP, {"schedule": [SCHEDULE | {"durationSeconds": 0}]}, "spec.schedule[0].durationSeconds"),
     (CAP, {"schedule": [SCHEDULE | {"name": f"w{i}"} for i in range(65)]}, "spec.schedule"),
-    (CAP, {"schedule": [SCHEDULE | {"timeZone": "Europe / Berlin"}]}, "spec.schedule[0].timeZone"),
+    (
+        CAP,
+        {"schedule": [SCHEDULE | {"timeZone": "Europe / Berlin"}]},
+        'timeZone "Europe / Berlin" is no name of a time zone, such as',
+    ),
     (CAP, {"onInfeasible": "Stop"}, 'supported values: "Pause", "FloorOnly"'),
     (CAP, {"energyBudget": {"kilojoules": 5}}, "spec.energyBudget.periodSeconds"),
     (CAP, {"failsafeWattsPerGpu": 0}, "spec.failsafeWattsPerGpu"),
@@ -182,6 +188,22 @@ def test_a_malformed_spec_is_refused(kinds: Any, kind: str, changes: dict[str, A
     refusal = kinds.refusal(kinds.try_create, kinds.object(kind, changes))
     assert refusal.status in (400, 422)
     assert said in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (EAJ, {"gpus": {"max": 0}}),
+        (EAJ, {"training": {"globalBatchSize": -1}}),
+        (EAJ, {"training": {"maxLocalBatchSize": 0}}),
+        (CAP, {"watts": 0}),
+        (CAP, {"schedule": [SCHEDULE | {"watts": 0}]}),
+    ],
+)
+def test_of_a_figure_that_cannot_be_nothing_else_is_said(kinds: Any, kind: str, changes: dict[str, Any]) -> None:
+    refusal = kinds.refusal(kinds.try_create, kinds.object(kind, changes))
+    assert "should be greater than or equal to 1" in refusal.message
+    assert refusal.message.count("Invalid value") == 1, refusal.message
 
 
 DEVICE = {"uuid": UUID, "index": 0, "energyMillijoules": 2**62, "powerMilliwatts": 400_000}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -109,8 +110,15 @@ def json_of(schema: Json) -> st.SearchStrategy[Any]:
             return st.booleans()
         case "string" if schema.get("format") == "date-time":
             return DATE_TIMES
-        case "string" if "pattern" in schema:
-            return st.from_regex(schema["pattern"])
+        case "string" if pattern := _pattern(schema):
+            return st.from_regex(pattern)
         case "string":
             return st.text(min_size=schema.get("minLength", 0), max_size=max(9, schema.get("minLength", 0)))
     raise ValueError(f"a schema of an unknown type: {schema}")
+
+
+def _pattern(schema: Json) -> str | None:
+    """What a string has to match, by the schema or by a rule that says so in words of its own."""
+    rules = (rule["rule"] for rule in schema.get("x-kubernetes-validations", ()))
+    found = (re.fullmatch(r"self\.matches\(r'(.*)'\)", rule) for rule in rules)
+    return schema.get("pattern") or next((match[1] for match in found if match), None)
