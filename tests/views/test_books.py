@@ -110,6 +110,21 @@ def test_a_namespace_alone() -> None:
     assert found.total.kilowatt_hours == 6.0
 
 
+def test_of_a_namespace_that_has_used_nothing_it_is_said() -> None:
+    assert (
+        "nothing that was used is known of a namespace nowhere" in book_report(BOOKS, NOW, namespace="nowhere").caveats
+    )
+    assert not any("nothing that" in words for words in book_report(BOOKS, NOW, namespace="red").caveats)
+
+
+def test_of_a_cap_nobody_knows_the_jobs_nor_one_namespaces_share() -> None:
+    made = book_report(BOOKS, NOW, By.CAP)
+    assert {(line.jobs, line.gpu_hours) for line in made.lines} == {(None, None)}
+    assert made.total.jobs == 2
+    with pytest.raises(ValueError, match="is in no book by namespace"):
+        book_report(BOOKS, NOW, By.CAP, namespace="red")
+
+
 def test_no_books_at_all() -> None:
     found = book_report([], NOW)
     assert found.caveats == ("there is no EnergyReport of that time",)

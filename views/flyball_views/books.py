@@ -63,7 +63,12 @@ def book_report(
     prices: Prices | None = None,
     namespace: str | None = None,
 ) -> Report:
-    """The report on the days of `books`; `prices` that are given come before those that the books have."""
+    """The report on the days of `books`; `prices` that are given come before those that the books have.
+
+    Raises ValueError for what books do not tell.
+    """
+    if by is By.CAP and namespace is not None:
+        raise ValueError("what was used under a cap is in no book by namespace: leave out the one or the other")
     prices = prices or Prices()
     lines: dict[str, _Line] = {}
     total = _Line()
@@ -72,11 +77,13 @@ def book_report(
             _add(lines.setdefault(use.name, _Line()), use, book, prices)
         for use in _uses(book, By.JOB, namespace):  # whose lines add up, whatever is asked for
             _add(total, use, book, prices)
-    shown = [_shown(name, line, prices) for name, line in lines.items()]
+    shown = [_shown(name, line, prices, of_cap=by is By.CAP) for name, line in lines.items()]
     shown.sort(
         key=(lambda line: line.name) if by in (By.MONTH, By.DAY) else (lambda line: (-line.kilowatt_hours, line.name))
     )
-    return Report(by, now, tuple(shown), _shown("total", total, prices), tuple(_caveats(books, by, prices, total)))
+    return Report(
+        by, now, tuple(shown), _shown("total", total, prices), tuple(_caveats(books, by, prices, total, namespace))
+    )
 
 
 def _uses(book: EnergyReportSpec, by: By, namespace: str | None) -> Iterator[_Use]:
@@ -145,14 +152,14 @@ def _add(line: _Line, use: _Use, book: EnergyReportSpec, prices: Prices) -> None
     line.unrated |= grams is None
 
 
-def _shown(name: str, line: _Line, prices: Prices) -> ReportLine:
+def _shown(name: str, line: _Line, prices: Prices, *, of_cap: bool = False) -> ReportLine:
     priced = line.priced or prices.per_kilowatt_hour is not None
     rated = line.rated or prices.grams_co2_per_kilowatt_hour is not None
     return ReportLine(
         name=name,
-        jobs=len(line.jobs),
+        jobs=None if of_cap else len(line.jobs),
         open_jobs=None,
-        gpu_hours=line.gpu_seconds / SECONDS_PER_HOUR,
+        gpu_hours=None if of_cap else line.gpu_seconds / SECONDS_PER_HOUR,
         kilowatt_hours=line.millijoules / MILLIJOULES_PER_KILOWATT_HOUR * prices.power_usage_effectiveness,
         money=line.money if priced and not line.unpriced else None,
         kilograms_co2=line.grams / GRAMS_PER_KILOGRAM if rated and not line.unrated else None,
@@ -163,12 +170,16 @@ def _days(days: Sequence[str]) -> str:
     return f"one day, {days[0]}" if len(days) == 1 else f"{len(days)} days, from {days[0]} to {days[-1]}"
 
 
-def _caveats(books: Iterable[EnergyReportSpec], by: By, prices: Prices, total: _Line) -> list[str]:
+def _caveats(
+    books: Iterable[EnergyReportSpec], by: By, prices: Prices, total: _Line, namespace: str | None
+) -> list[str]:
     books = list(books)
     if not books:
         return ["there is no EnergyReport of that time"]
     days = sorted(book.day for book in books)
     found = [f"it is of {_days(days)} (UTC), as of {books[-1].charged_until:%H:%M}"]
+    if namespace is not None and not total.millijoules:
+        found.append(f"nothing that was used is known of a namespace {namespace}")
     if prices.power_usage_effectiveness == 1.0:
         found.append("it is what the GPUs used: hosts, network and cooling come on top (--pue)")
     else:

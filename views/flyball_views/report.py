@@ -45,12 +45,15 @@ class Prices(Row, frozen=True):
 
 
 class ReportLine(Row, frozen=True):
-    """What the jobs of one line have used; `open_jobs` of them have not ended, so that it still grows (None: not known)."""
+    """What the jobs of one line have used; `open_jobs` of them have not ended, so that it still grows.
+
+    None where it is not known: of a cap, whose jobs they were and for how long they had GPUs is in no book.
+    """
 
     name: str
-    jobs: int
+    jobs: int | None
     open_jobs: int | None
-    gpu_hours: float
+    gpu_hours: float | None
     kilowatt_hours: float
     money: float | None
     kilograms_co2: float | None

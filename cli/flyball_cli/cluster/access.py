@@ -30,6 +30,9 @@ Context = Annotated[str | None, typer.Option("--context", help="The context of t
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="The namespace; the context's where this is not given.")
 ]
+OneNamespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Only this namespace; without it the whole cluster.")
+]
 OperatorNamespace = Annotated[
     str,
     typer.Option("--operator-namespace", envvar="FLYBALL_OPERATOR_NAMESPACE", help="Where the operator is installed."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyball_cli.cluster.access import Access, Context, Kubeconfig, Namespace
+from flyball_cli.cluster.access import Access, Context, Kubeconfig, OneNamespace
 from flyball_cli.terminal.files import check_picture
 from flyball_cli.terminal.pictures import bars
 
@@ -85,7 +85,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option("--would-have-saved", help="What governing the jobs that are only observed would have saved."),
         ] = False,
-        namespace: Namespace = None,
+        namespace: OneNamespace = None,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
@@ -185,7 +185,7 @@ def printed(report: Report, output: ReportOutput) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([report.by.value, *HEADINGS])
-        writer.writerows([line.name, *_figures(line, "")] for line in report.lines)
+        writer.writerows([line.name, *_figures(line, "", ("{:.4f}", "{:.6f}"))] for line in report.lines)
         return text.getvalue().rstrip("\n")
     rows = [[report.by.value.upper(), *(heading.upper() for heading in HEADINGS)]]
     rows += [[line.name, *_figures(line)] for line in (*report.lines, report.total)]
@@ -193,11 +193,13 @@ def printed(report: Report, output: ReportOutput) -> str:
     return f"{columns_text(rows, [False, *[True] * len(HEADINGS)])}\n\n{notes}"
 
 
-def _figures(line: ReportLine, unknown: str = "-") -> list[str]:
-    money = unknown if line.money is None else f"{line.money:.2f}"
-    emitted = unknown if line.kilograms_co2 is None else f"{line.kilograms_co2:.2f}"
-    still = unknown if line.open_jobs is None else str(line.open_jobs)
-    return [str(line.jobs), still, f"{line.gpu_hours:.1f}", f"{line.kilowatt_hours:.2f}", money, emitted]
+def _figures(line: ReportLine, unknown: str = "-", forms: tuple[str, str] = ("{:.1f}", "{:.2f}")) -> list[str]:
+    """One line's figures, hours in the first of the forms; a file has them as they are, for whoever adds them up."""
+    hours, other = forms
+    counts = [unknown if count is None else str(count) for count in (line.jobs, line.open_jobs)]
+    used = (line.kilowatt_hours, line.money, line.kilograms_co2)
+    held = unknown if line.gpu_hours is None else hours.format(line.gpu_hours)
+    return [*counts, held, *(unknown if figure is None else other.format(figure) for figure in used)]
 
 
 def picture(report: Report) -> Figure:

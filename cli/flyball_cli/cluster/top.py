@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
-from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, Namespace, OperatorNamespace
+from flyball_cli.cluster.access import Access, CommandError, Context, Kubeconfig, OneNamespace, OperatorNamespace
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def top(
-        namespace: Namespace = None,
+        namespace: OneNamespace = None,
         all_namespaces: Annotated[
             bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces: the default without -n.")
         ] = False,

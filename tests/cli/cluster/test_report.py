@@ -35,9 +35,11 @@ def test_a_table_with_its_sum_and_what_it_leaves_out() -> None:
 def test_csv_reads_back() -> None:
     found = list(csv.DictReader(printed(MADE, ReportOutput.CSV).splitlines()))
     assert [(row["namespace"], row["jobs"], row["kWh"]) for row in found] == [
-        ("other", "1", "0.19"),
-        ("team", "2", "0.06"),
+        ("other", "1", "0.194444"),
+        ("team", "2", "0.055556"),
     ]
+    sums = [sum(float(row[column]) for row in found) for column in ("kWh", "cost", "kg CO2")]
+    assert sums == pytest.approx([MADE.total.kilowatt_hours, MADE.total.money, MADE.total.kilograms_co2], rel=1e-4)
 
 
 def test_json_reads_back() -> None:
