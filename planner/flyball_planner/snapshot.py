@@ -99,13 +99,14 @@ class JobState:
 
     `model` predicts it on the GPU model that it was fitted on; `models_elsewhere` holds what was fitted on others, and
     where neither knows a node's GPU, `model` is carried over. `resizable`: False while the job may neither change its
-    size nor move (too soon after the last time); its clock may change always. `size_fixed` and `bounded_by` are for
-    sentences: until when that is so or why, and what has lowered `gpus_max`, such as a quota. `rigid`: it is stopped for no
-    other job, and for a cap last of all. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds.
-    `eligible_nodes`: where its pods may go (node selectors, tolerations); None: anywhere. `since_seconds`: the moment at
-    which it last began to run or to wait, or got another size; None: when it was submitted. `tenant`: who shares the
-    cluster with the other tenants' jobs. `observed`: its clock is lowered by caps and its own bounds alone, and what its
-    objective would have chosen is only told.
+    size nor move (too soon after the last time); its clock may change always. `size_fixed`, `bounded_by` and
+    `passed_over` are for sentences: until when that is so or why, what has lowered `gpus_max`, such as a quota, and what
+    the nodes lack that are not eligible (no reason for another plan). `rigid`: it is stopped for no other job, and for a
+    cap last of all. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds. `eligible_nodes`: where its
+    pods may go (node selectors, tolerations); None: anywhere. `since_seconds`: the moment at which it last began to run or
+    to wait, or got another size; None: when it was submitted. `tenant`: who shares the cluster with the other tenants'
+    jobs. `observed`: its clock is lowered by caps and its own bounds alone, and what its objective would have chosen is
+    only told.
     """
 
     uid: str
@@ -129,6 +130,7 @@ class JobState:
     resizable: bool = True
     size_fixed: str = "now"
     bounded_by: str = ""
+    passed_over: str = field(default="", compare=False)
     rigid: bool = False
     current: Allocation | None = None
     models_elsewhere: tuple[JobModel, ...] = ()

@@ -340,6 +340,7 @@ class JobController:
             eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
             gpus_max=fit.gpus_max,
             bounded_by=fit.bounded_by,
+            passed_over=fit.passed_over,
             watts_per_gpu=fit.watts_per_gpu,
             run=job.run or cycle.runs.get(job.uid),
         )

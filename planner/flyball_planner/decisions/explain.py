@@ -115,7 +115,7 @@ class Explainer:
         return (
             Admission.WAITING_FOR_GPUS,
             f"Needs {gpus_text(candidate.ladder[0])} in whole cells of nodes that it may use; "
-            f"{self.free_gpus(candidate)} are free.",
+            f"{self.free_gpus(candidate)} are free.{f' {job.passed_over}' if job.passed_over else ''}",
         )
 
     def impossible(self, candidate: Candidate) -> tuple[Admission, str] | None:

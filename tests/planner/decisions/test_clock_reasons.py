@@ -143,6 +143,14 @@ def test_what_keeps_a_job_from_its_largest_size_is_named() -> None:
     assert ": its size may not change while it starts; " in decision.explanation
 
 
+def test_a_job_that_waits_for_gpus_is_told_of_the_nodes_that_it_cannot_use() -> None:
+    lacks = "3 of 4 nodes do not fit: 3 have taint gpu=reserved."
+    waits = replace(job(Objective.TIME, "b", gpus=8), passed_over=lacks)
+    decision = plan(snapshot(job(Objective.TIME, gpus=8), waits)).decision("b")
+    assert decision is not None
+    assert decision.explanation == f"Needs 8 GPUs in whole cells of nodes that it may use; 0 are free. {lacks}"
+
+
 def test_the_cap_that_is_named_is_the_one_that_stops_the_clock() -> None:
     """What a cap has left says nothing by itself: eight GPUs need eight times the watts of one."""
     members = (NodeState("n0", BOARD, 8), NodeState("n1", BOARD, 1))

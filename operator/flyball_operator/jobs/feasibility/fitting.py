@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
@@ -21,12 +21,16 @@ from flyball_operator.power.nodes.info import NodeInfo
 logger = get_logger(__name__)
 
 
+MOST_LACKS = 8  # that are named, each with how many nodes have it
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Where a job's pods may go (`eligible_nodes`; None: anywhere), and the most GPUs, and watts for each, that it may have
-    (None: no bound); `bounded_by` names what lowers the former.
+    (None: no bound).
 
-    `refusal` says why it can have none at all as things are.
+    `refusal` says why it can have none at all as things are; else `bounded_by` names what bounds its GPUs, and
+    `passed_over` says how many nodes lack what.
     """
 
     eligible_nodes: frozenset[str] | None = None
@@ -34,6 +38,7 @@ class Fit:
     refusal: Refusal | None = None
     watts_per_gpu: int | None = None
     bounded_by: str = ""
+    passed_over: str = ""
 
 
 NO_BOUNDS = Fit()
@@ -89,13 +94,14 @@ class Fitting:
                 holding = held_gpus(pods_of.get(job.uid, ()))
                 refusal = fit.refusal if holding or fit.refusal is not None else bound.refusal
                 most = max(holding, bound.gpus_max or job.spec.gpus.min)
-                fit = Fit(fit.eligible_nodes, most, refusal, bounded_by=_bounded_by(job, most, bound))
+                fit = replace(fit, gpus_max=most, refusal=refusal, bounded_by=_bounded_by(job, most, bound))
             bound = energy_quotas.get(job.uid)
             if bound is not None:
                 gpus, by = fit.gpus_max, fit.bounded_by
                 if gpus is None or (bound.gpus_max or gpus) < gpus:
                     gpus, by = bound.gpus_max, _bounded_by(job, bound.gpus_max, bound)
-                fit = Fit(fit.eligible_nodes, gpus, bound.refusal or fit.refusal, bound.watts_per_gpu, by)
+                refusal, watts = bound.refusal or fit.refusal, bound.watts_per_gpu
+                fit = replace(fit, gpus_max=gpus, refusal=refusal, watts_per_gpu=watts, bounded_by=by)
             found[job.uid] = fit
         return found
 
@@ -147,8 +153,14 @@ class _Room:
         fitting = [name for name, lack in lacks.items() if not lack]
         eligible = None if len(fitting) == len(views) else frozenset(fitting)
         offered = sum(views[name].allocatable_gpus for name in fitting)
+        groups = Counter(lack for lack in lacks.values() if lack).most_common(MOST_LACKS)
+        listed = ", ".join(f"{count} {'has' if count == 1 else 'have'} {lack}" for lack, count in groups)
         if not views or offered >= demands.gpus:
-            return Fit(eligible)
+            others = len(views) - len(fitting)
+            do = "does" if others == 1 else "do"
+            return Fit(
+                eligible, passed_over=f"{others} of {_nodes(len(views))} {do} not fit: {listed}." if others else ""
+            )
         there = sum(view.gpus for view in views.values() if demands.resource_name in view.gpu_resources)
         if there < demands.gpus:
             message = f"needs {_gpus(demands.gpus)}, and the cluster has {there} in {_nodes(len(views))}"
@@ -156,9 +168,7 @@ class _Room:
         message = f"{len(fitting)} of {_nodes(len(views))} {'fits' if len(fitting) == 1 else 'fit'}"
         if fitting:
             message += f", with {offered} of the {_gpus(demands.gpus)} that it needs"
-        groups = Counter(lack for lack in lacks.values() if lack)
-        listed = [f"{count} {'has' if count == 1 else 'have'} {lack}" for lack, count in groups.most_common()]
-        message += f": {', '.join(listed)}" if listed else ""
+        message += f": {listed}" if listed else ""
         return Fit(eligible, refusal=Refusal("NoNodeFits", message))
 
     def _free(self, view: NodeView, priority: int) -> Needs | None:

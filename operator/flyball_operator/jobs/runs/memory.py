@@ -73,8 +73,8 @@ class JobMemory:
 
     `given_back`: others may have its GPUs until it is started again. `eligible_nodes` are those that can take its pods
     (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound), and
-    `bounded_by` names the quota where that is less than its `gpus.max`. `run` is the run of a recurring job that it is, or
-    is to be.
+    `bounded_by` names the quota where that is less than its `gpus.max`. `passed_over` says how many nodes lack what. `run`
+    is the run of a recurring job that it is, or is to be.
     """
 
     progress: JobProgress
@@ -86,6 +86,7 @@ class JobMemory:
     eligible_nodes: frozenset[str] | None = None
     gpus_max: int | None = None
     bounded_by: str = ""
+    passed_over: str = ""
     watts_per_gpu: int | None = None
     run: RecurringRun | None = None
 

@@ -125,7 +125,8 @@ def test_what_the_nodes_lack_is_counted() -> None:
         "NoNodeFits",
         "0 of 4 nodes fit: 3 have taint gpu=reserved, 1 has 7 of 8 GPUs",
     )
-    assert fit_of(job(gpus=(4, 8)), *nodes) == Fit(frozenset("d"))
+    words = "3 of 4 nodes do not fit: 3 have taint gpu=reserved."
+    assert fit_of(job(gpus=(4, 8)), *nodes) == Fit(frozenset("d"), passed_over=words)
 
 
 def test_nodes_that_fit_and_are_too_few() -> None:
