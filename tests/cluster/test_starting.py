@@ -158,6 +158,9 @@ def test_a_job_that_no_node_can_take_holds_nothing(bench: Bench, spec: dict[str,
     assert (raw["status"]["state"], raw["status"]["explanation"]) == ("NoNodeFits", words)
     assert not bench.objects("jobs", "/apis/batch/v1")
     assert bench.wait_told("picky", "Warning", "NoNodeFits") == words
+    if "nodeSelector" in spec:  # one comes that fits
+        bench.label_node("node-000", "disk", "ssd")
+        bench.wait_running("picky", 2)
 
 
 def test_jobs_go_where_their_pods_fit(bench: Bench, reserved_nodes: None) -> None:
