@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.energy_aware_job import BackOff, EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
@@ -239,6 +239,16 @@ def test_a_job_that_waits_says_its_place_and_when_it_can_expect_to_start() -> No
     }
     assert (status["summary"]["queue"], status["summary"]["start"]) == ("3/17", "2030-06-01 12:25Z")
     assert status["waitingSince"] == "2030-06-01T12:00:00Z"
+
+
+def test_a_job_that_is_put_off_or_pauses_says_when_it_starts() -> None:
+    then = NOW + timedelta(minutes=25)
+    put_off = facts(**{**WAITS, "decision": None, "refusal": Refusal("WaitingForSignal", "later", then)})
+    pauses = facts(**{**WAITS, "decision": None, "back_off": BackOff(then, "RestartBackOff", "it has failed", 1)})
+    for each in (put_off, pauses):
+        assert made(job_view(), each)["summary"]["start"] == "2030-06-01 12:25Z"
+        assert made(job_view(suspend=True), each)["summary"]["start"] == ""
+    assert made(job_view(), facts(back_off=pauses.back_off))["summary"]["start"] == "", "it runs"
 
 
 def test_a_start_that_nobody_knows_is_said_to_be_unknown() -> None:

@@ -53,4 +53,4 @@ def put_off(
         f"it starts at {format_time(begins)}: while it runs the signal is then "
         f"{start.mean:.0f}{signal.unit} on average, and {start.mean_now:.0f}{signal.unit} if it started now"
     )
-    return PutOff(begins, Refusal("WaitingForSignal", words))
+    return PutOff(begins, Refusal("WaitingForSignal", words, begins))

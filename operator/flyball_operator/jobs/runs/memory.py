@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, JobAllocation, RecurringRun
 from flyball_api.workloads import IncarnationView
@@ -15,10 +16,14 @@ from flyball_operator.jobs.runs.progress import JobProgress
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no pods can be made of a job's spec as it stands: the reason of its condition `Admitted`, and what is wrong."""
+    """Why no pods can be made of a job's spec as it stands: the reason of its condition `Admitted`, and what is wrong.
+
+    `until` is when that is over, where it is known.
+    """
 
     reason: str
     message: str
+    until: datetime | None = None
 
 
 def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) -> Refusal | None:

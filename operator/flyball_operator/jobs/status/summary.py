@@ -36,7 +36,7 @@ def summary_of(
         eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
         finish=guess * (ends[0] is not None) + _finish_text(*ends),
         queue="" if facts.queue is None else f"{facts.queue.position}/{facts.queue.waiting}",
-        start="" if facts.queue is None else _time_text(facts.queue.start) or "unknown",
+        start="" if job.spec.suspend else _start_text(facts),
     )
 
 
@@ -54,6 +54,17 @@ def _three_digits(value: float) -> str:
     if 0 < value < LEAST_SHOWN:
         return f"<{LEAST_SHOWN:g}"
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
+def _start_text(facts: JobFacts) -> str:
+    """When a job that has no GPUs starts: by the plan, or once a pause, or what it is put off for, is over."""
+    if facts.queue is not None:
+        return _time_text(facts.queue.start) or "unknown"
+    if facts.runs or facts.outcome:
+        return ""
+    if facts.refusal is not None:
+        return _time_text(facts.refusal.until)
+    return "" if facts.back_off is None else _time_text(facts.back_off.until)
 
 
 def _time_text(instant: datetime | None) -> str:
