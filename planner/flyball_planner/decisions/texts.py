@@ -21,6 +21,8 @@ def joules_text(joules: float) -> str:
 def seconds_text(seconds: float) -> str:
     if seconds >= 2 * 3600:
         return f"{_three_digits(seconds / 3600)} h"
+    if seconds >= 10 * 60:
+        return f"{_three_digits(seconds / 60)} min"
     return f"{_three_digits(seconds)} s"
 
 

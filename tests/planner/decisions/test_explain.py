@@ -25,6 +25,6 @@ def test_energy_has_three_digits(joules: float, text: str) -> None:
     assert joules_text(joules) == text
 
 
-def test_time_is_in_seconds_and_then_in_hours() -> None:
-    assert late(999.7, 47.23) == " Its deadline is in 47.2 s; it can be done in 1000 s."
-    assert late(4_000_000.0, 4130.4) == " Its deadline is in 4130 s; it can be done in 1111 h."
+def test_time_is_in_seconds_then_in_minutes_and_then_in_hours() -> None:
+    assert late(999.7, 47.23) == " Its deadline is in 47.2 s; it can be done in 16.7 min."
+    assert late(4_000_000.0, 4130.4) == " Its deadline is in 68.8 min; it can be done in 1111 h."
