@@ -78,7 +78,7 @@ class LeaderLease:
         self._epoch: int | None = None
         self._claim_ends_at = 0.0
         self._stands_back_until = float("-inf")
-        self._given_up = 0  # how often
+        self._ends = 0  # how often an epoch has ended, or was not to begin
         self._acquired = self._renewed = datetime.fromtimestamp(0, UTC)
         self._leading = asyncio.Event()
         self._released = False
@@ -94,15 +94,18 @@ class LeaderLease:
         return max(0.0, self._claim_ends_at - self._clock())
 
     def check(self, epoch: int) -> None:
-        """Raise `LeadershipLost` unless `epoch` is held at this instant; call it right before every write."""
+        """Raise `LeadershipLost` unless `epoch` is held at this instant; call it right before every write.
+
+        Whoever was told so begins anew, and has forgotten what was sent: that epoch is over, whatever is answered later.
+        """
         held = self.epoch
         if held != epoch:
+            self._notice_lapse()
             raise LeadershipLost(f"{self._described}: decided under epoch {epoch}, but held is {held or 'none'} now")
 
     def give_up(self, why: str, stand_back_seconds: float = 0.0) -> None:
         """End the epoch that is held, and compete for the next one, which is higher, only after `stand_back_seconds`."""
         self._stands_back_until = self._clock() + stand_back_seconds
-        self._given_up += 1
         self._end(why)
 
     async def wait_leading(self) -> int:
@@ -231,11 +234,11 @@ class LeaderLease:
             "metadata": self._lease["metadata"] if self._lease else {"name": self._name, "namespace": self._namespace},
             "spec": lease_spec(self.identity, epoch, self._duration_seconds, acquired=acquired, renewed=self._renewed),
         }
-        sent_at, given_up = self._clock(), self._given_up
+        sent_at, ends = self._clock(), self._ends
         method, name = ("PUT", self._name) if self._lease else ("POST", None)
         if not self._observe(await self._call(method, LEASES.path(self._namespace, name), body)):
             return 0.0
-        if self._given_up != given_up:
+        if self._ends != ends:
             return 0.0  # while the answer was on its way: the next epoch is a higher one
         self._claim_ends_at, self._acquired = sent_at + self._claim_seconds, acquired
         known, self._epoch = self._epoch, epoch
@@ -250,6 +253,7 @@ class LeaderLease:
             self._end("no renewal succeeded in time")
 
     def _end(self, why: str) -> None:
+        self._ends += 1
         if self._epoch is not None:
             self._log.warning("epoch ended", epoch=self._epoch, reason=why)
             self._epoch, self._claim_ends_at = None, 0.0
