@@ -73,13 +73,23 @@ class GpuReader:
                 self._log.info("GPU is back", uuid=uuid)
             self._state.put(self._with_counter(gpu.read(result, now_ns, elapsed_seconds), result))
         self._note_xid_errors()
-        self._state.session = self._access.session.session
+        self._note_session()
         self._failed_rounds = self._failed_rounds + 1 if restart_may_help else 0
         if self._failed_rounds == 0:
             self._state.driver_broken = None
         elif self._failed_rounds >= ROUNDS_BEFORE_EXIT:
             self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
         self._remember_new_gpus()
+
+    def _note_session(self) -> None:
+        """In a new session of the driver a GPU that cannot be read does not hold what it held: a load has put back its
+        default, and of a counter that began anew nobody knows whether one has."""
+        if self._state.session == self._access.session.session:
+            return
+        self._state.session = self._access.session.session
+        for gpu in list(self._state.gpus.values()):
+            if not gpu.usable:
+                self._state.put(gpu.changed(held_milliwatts=max(gpu.held_milliwatts, gpu.limits.max_milliwatts)))
 
     def _note_xid_errors(self) -> None:
         """Note what the driver has reported by itself; a lost GPU says why by that alone."""

@@ -7,6 +7,7 @@ from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.values.units import MilliwattsPerGpu
+from flyball_simulated_gpu.device import DeviceFault
 
 from tests.support.enforcer_rig import GPUS, MIN_LIMITS, Rig
 from tests.support.fewer_gpus import FewerGpus
@@ -37,6 +38,37 @@ def test_a_driver_let_go_of_counts_at_the_largest_limits_in_a_session_of_its_own
     assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
     assert state.acknowledged.session == state.session != acknowledged.session
     assert state.driver_error is None
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["shown by the driver", "shown by energy counters"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["under an agent", "under no agent"])
+def test_a_gpu_that_cannot_be_read_after_a_load_of_the_driver_counts_at_its_largest_limit(
+    rig: Rig, shown: bool, restarted: bool
+) -> None:
+    """What it held before is no more: the load has put it to its default."""
+    rig.hold("gpt2", 0, 1)
+    for generation, milliwatts in ((1, 150_000), (2, 120_000)):
+        rig.enforcer.accept(gpu_node_spec(generation, 500_000, job_grant("gpt2", milliwatts)))
+        rig.step(1)
+    assert rig.acknowledged == (1, 2, 440_000)
+    rig.journal.note(rig.enforcer.driver_record())
+    rig.node.devices[0].flags = DeviceFault.LOST
+    rig.node.reload_driver()
+    rig.node.driver_load -= not shown
+    if restarted:
+        rig.restart()
+        rig.enforcer.accept(gpu_node_spec(2, 500_000, job_grant("gpt2", 120_000)))
+    for _ in range(4):
+        rig.step(1)
+    assert rig.limits() == [400_000, 100_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 2, 700_000)
+    assert rig.enforcer.state.acknowledged is not None
+    assert rig.enforcer.state.acknowledged.session == rig.enforcer.state.session
+    rig.node.devices[0].flags = DeviceFault(0)
+    rig.step(1)
+    rig.step(1)
+    assert rig.limits() == [120_000, 120_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 2, 440_000)
 
 
 def test_no_session_has_the_name_of_one_before_whatever_comes_and_goes(rig: Rig) -> None:
