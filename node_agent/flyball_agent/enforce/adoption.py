@@ -20,24 +20,25 @@ def find_gpus(
     shown: Iterable[Gpu],
     journal: JournalState,
     *,
-    resumed_at_ns: int | None,
+    resumed: bool,
+    asked_at_ns: int | None,
     unopened: Sequence[UnopenedGpu] = (),
 ) -> dict[str, GpuState]:
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
 
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
-    that it can; or, where the journal's last set of it was in this very driver session (which goes on since
-    `resumed_at_ns`), the larger of what it was and what it was to be. That may have been asked for just before, and come
-    after it is read.
+    that it can; or, where the journal's last set of it was in this very driver session (`resumed`), the larger of what it
+    was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is read (None: never
+    any more, for the driver was loaded anew).
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
         intent = journal.intents.get(uuid)
-        if intent is None or resumed_at_ns is None:
+        if intent is None or not resumed:
             return limits.max_milliwatts
         return max(intent.old_milliwatts, intent.new_milliwatts)
 
-    coming = {} if resumed_at_ns is None else _coming(journal, resumed_at_ns)
+    coming = {} if asked_at_ns is None else _coming(journal, asked_at_ns)
     unlisted = Holders.NOT_LISTED
     gpus = {
         gpu.uuid: GpuState(
@@ -88,13 +89,13 @@ def find_gpus(
 
 
 def found_anew(
-    found: Mapping[str, GpuState], before: Mapping[str, GpuState], *, nothing_listed: bool
+    found: Mapping[str, GpuState], before: Mapping[str, GpuState], now_ns: int, *, nothing_listed: bool
 ) -> dict[str, GpuState]:
     """The GPUs of another driver with what was known of them before; of none (`nothing_listed`) also those of before that
     no journal has, since they never opened: nothing says that they are gone."""
     gpus = dict(before) if nothing_listed else {}
     for uuid, gpu in found.items():
-        gpus[uuid] = gpu.as_known(before[uuid]) if uuid in before else gpu
+        gpus[uuid] = gpu.as_known(before[uuid], now_ns) if uuid in before else gpu
     return gpus
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flyball_agent.enforce.driver_session import DriverSessionTracker
+from flyball_agent.enforce.driver_session import ABSENT, DriverSessionTracker
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import DirectCalls, DriverCalls
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError
@@ -32,7 +32,7 @@ class AbsentDriver(GpuDriver):
 
     @property
     def driver_load(self) -> str:
-        return "absent"
+        return ABSENT
 
     def gpus(self) -> Sequence[Gpu]:
         return ()

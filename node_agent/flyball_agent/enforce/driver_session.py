@@ -14,9 +14,13 @@ from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import DriverLoad, DriverSeen
 from flyball_agent.gpu.gpu import GpuDriver
 
+# What stands for the load of a driver that is not open.
+ABSENT = "absent"
+
 
 class DriverSessionTracker:
-    """Follows the driver's loads. `resumed`: the journal's last session goes on, in this boot and load of the driver."""
+    """Follows the driver's loads. `resumed`: the journal's last session goes on, in this boot and load of the driver;
+    `may_be_resumed`: it may, for the driver is not open now, or was not for the agent before."""
 
     def __init__(self, driver: GpuDriver, journal: Journal) -> None:
         self._driver = driver
@@ -24,7 +28,10 @@ class DriverSessionTracker:
         self._load = driver.driver_load
         self._counters_millijoules: dict[str, int] = {}
         known = journal.state.driver
-        self.resumed = known is not None and (known.boot_id, known.driver_load) == (driver.boot_id, self._load)
+        same_boot = known is not None and known.boot_id == driver.boot_id
+        loads = {self._load} if known is None else {self._load, known.driver_load}
+        self.resumed = same_boot and len(loads) == 1 and ABSENT not in loads
+        self.may_be_resumed = self.resumed or (same_boot and ABSENT in loads)
         # The number rises with each new session and never falls: what was acknowledged in one is true in no other.
         self._resets = 0 if known is None else known.resets
         if known is not None and self.resumed:

@@ -86,7 +86,8 @@ class Enforcer:
             gpus=find_gpus(
                 self._access.gpus.values(),
                 journal.state,
-                resumed_at_ns=clock_ns() if self._access.session.resumed else None,
+                resumed=self._access.session.resumed,
+                asked_at_ns=clock_ns() if self._access.session.may_be_resumed else None,
                 unopened=driver.unopened,
             ),
             grant=None if observe else journal.state.grant,
@@ -303,8 +304,10 @@ class Enforcer:
         state = self.state
         before = self._access.swap(driver)
         state.session = self._access.session.session
-        found = find_gpus(self._access.gpus.values(), self._journal.state, resumed_at_ns=None, unopened=driver.unopened)
-        gpus = found_anew(found, state.gpus, nothing_listed=self._access.error is not None)
+        found = find_gpus(
+            self._access.gpus.values(), self._journal.state, resumed=False, asked_at_ns=None, unopened=driver.unopened
+        )
+        gpus = found_anew(found, state.gpus, self._clock_ns(), nothing_listed=self._access.error is not None)
         state.gpus.clear()
         state.gpus.update(gpus)
         self._note_driver()

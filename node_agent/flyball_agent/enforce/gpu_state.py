@@ -174,13 +174,14 @@ class GpuState(Struct, frozen=True):
         """The same GPU with some fields changed."""
         return replace(self, **fields)
 
-    def as_known(self, before: GpuState) -> GpuState:
-        """The GPU as a driver that was opened anew shows it, with what was known of it before."""
+    def as_known(self, before: GpuState, now_ns: int) -> GpuState:
+        """The GPU as a driver that was opened anew shows it, with what was known of it before: it may have hung all the
+        while in the call that sets its limit."""
         return replace(
             self,
             pods=before.pods,
             holders=before.holders,
-            coming=before.coming,
+            coming=before.coming and replace(before.coming, asked_ns=now_ns),
             throttled_seconds=before.throttled_seconds,
         )
 

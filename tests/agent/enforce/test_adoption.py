@@ -49,12 +49,12 @@ def test_what_a_gpu_holds_before_it_is_read_is_what_was_last_set_only_in_the_sam
     journal = remembering("GPU-gone")
     limits = MilliwattsPerGpu(old), MilliwattsPerGpu(new), (MilliwattsPerGpu(180_000),)
     journal.apply(Intents(1, 1, tuple(Intent(uuid, *limits) for uuid in (gpu.uuid, "GPU-gone"))))
-    resumed = find_gpus([gpu], journal, resumed_at_ns=NOW_NS)
+    resumed = find_gpus([gpu], journal, resumed=True, asked_at_ns=NOW_NS)
     coming = ComingLimits((MilliwattsPerGpu(180_000), MilliwattsPerGpu(new)), NOW_NS)
     assert {found.coming for found in resumed.values()} == {coming}
     assert {uuid: found.held_milliwatts for uuid, found in resumed.items()} == {gpu.uuid: 200_000, "GPU-gone": 200_000}
     # A load of the driver puts back the defaults, and forgets what it was asked for.
-    anew = find_gpus([gpu], journal, resumed_at_ns=None)
+    anew = find_gpus([gpu], journal, resumed=False, asked_at_ns=None)
     assert {found.coming for found in anew.values()} == {None}
     assert {uuid: found.held_milliwatts for uuid, found in anew.items()} == {
         gpu.uuid: LARGEST,
@@ -64,13 +64,13 @@ def test_what_a_gpu_holds_before_it_is_read_is_what_was_last_set_only_in_the_sam
 
 def test_a_gpu_that_was_never_set_may_hold_the_most_that_it_can() -> None:
     (gpu,) = shown()
-    found = find_gpus([gpu], remembering("GPU-gone"), resumed_at_ns=NOW_NS)
+    found = find_gpus([gpu], remembering("GPU-gone"), resumed=True, asked_at_ns=NOW_NS)
     assert (found[gpu.uuid].held_milliwatts, found["GPU-gone"].held_milliwatts) == (LARGEST, REMEMBERED_LARGEST)
 
 
 def test_a_remembered_gpu_that_says_its_uuid_and_cannot_be_opened_is_there_once_for_its_own_reason() -> None:
     hanging = unopened(1, "GPU-gone", 700_000, CallTimedOut("limits", "GPU-gone"))
-    found = find_gpus([], remembering("GPU-gone"), resumed_at_ns=None, unopened=(unopened(0), hanging))
+    found = find_gpus([], remembering("GPU-gone"), resumed=False, asked_at_ns=None, unopened=(unopened(0), hanging))
     assert list(found) == ["GPU-gone", unnamed_uuid(0)]
     gone = found["GPU-gone"]
     assert (reason(gone), gone.model, gone.held_milliwatts) == ("CallTimedOut", "A30", REMEMBERED_LARGEST)
@@ -80,7 +80,9 @@ def test_a_remembered_gpu_that_says_its_uuid_and_cannot_be_opened_is_there_once_
 
 
 def test_a_gpu_that_says_another_uuid_is_not_the_missing_one() -> None:
-    found = find_gpus([], remembering("GPU-gone"), resumed_at_ns=None, unopened=(unopened(0, "GPU-new", 700_000),))
+    found = find_gpus(
+        [], remembering("GPU-gone"), resumed=False, asked_at_ns=None, unopened=(unopened(0, "GPU-new", 700_000),)
+    )
     assert {uuid: (reason(gpu), gpu.held_milliwatts) for uuid, gpu in found.items()} == {
         "GPU-gone": ("NotFound", REMEMBERED_LARGEST),
         "GPU-new": ("Lost", 700_000),
@@ -88,10 +90,12 @@ def test_a_gpu_that_says_another_uuid_is_not_the_missing_one() -> None:
 
 
 def test_a_gpu_of_which_nothing_is_known_counts_like_the_largest_beside_it_or_as_the_largest_of_all() -> None:
-    beside = find_gpus(shown(), remembering("GPU-gone"), resumed_at_ns=None, unopened=(unopened(1), unopened(2)))
+    beside = find_gpus(
+        shown(), remembering("GPU-gone"), resumed=False, asked_at_ns=None, unopened=(unopened(1), unopened(2))
+    )
     assert reason(beside["GPU-gone"]) == "Lost"
     assert beside[unnamed_uuid(2)].held_milliwatts == LARGEST
-    alone = find_gpus([], JournalState("node-0"), resumed_at_ns=NOW_NS, unopened=(unopened(0),))
+    alone = find_gpus([], JournalState("node-0"), resumed=True, asked_at_ns=NOW_NS, unopened=(unopened(0),))
     (gpu,) = alone.values()
     assert (gpu.held_milliwatts, gpu.usable) == (LARGEST_LIMIT_MILLIWATTS, False)
     assert gpu.failure is not None

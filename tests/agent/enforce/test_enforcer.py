@@ -12,6 +12,7 @@ from typing import Any, Never, TypeVar
 import pytest
 from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.decisions import Mode
+from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import COMING_NS, PodName
 from flyball_agent.enforce.journal import Journal
@@ -697,6 +698,44 @@ def test_of_two_raises_that_an_agent_asked_for_before_its_end_the_first_may_come
     assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
     for milliwatts in coming:
         rig.node.devices[0].set_power_limit_milliwatts(milliwatts)
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["opens", "opens once the agent has begun again"])
+def test_a_raise_may_come_under_an_agent_that_begins_without_a_driver(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, restarts: int, again: bool
+) -> None:
+    """A driver that does not open may have been asked for a raise by the agent before, and be the same that opens then."""
+    coming = late_raise(rig, monkeypatch)
+    for _ in range(restarts):
+        rig.restart(driver=AbsentDriver(DriverUnavailable("open"), "boot-1"))
+        rig.step(1)
+    if again:
+        rig.restart()
+    else:
+        rig.step(COMING_NS / SECOND)  # while it is away nobody knows that its GPUs do not hang
+        rig.enforcer.swap_driver(rig.driver)
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def test_a_raise_may_come_of_a_driver_that_was_let_go_of_and_opened_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = late_raise(rig, monkeypatch)
+    rig.enforcer.swap_driver(AbsentDriver(DriverUnavailable("read"), "boot-1"))
+    rig.step(COMING_NS / SECOND)
+    rig.enforcer.swap_driver(rig.driver)
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
     rig.step(1)
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
