@@ -74,13 +74,13 @@ class GpuFailure:
 COMING_NS = 10_000_000_000
 
 
-# Of more limits that are to come, the highest stands for all but the last.
+# Of more limits that are to come, the higher of the first two stands for both.
 MAX_COMING = 8
 
 
 class ComingLimits(Struct, frozen=True):
     """The limits that a GPU was set to and may have yet to take, in the order in which its driver works them off, and when
-    it was set last. The first may be the one that it has."""
+    it was set last. The first may be the one that it has. Of `MAX_COMING` there may have been more."""
 
     limits_milliwatts: tuple[MilliwattsPerGpu, ...]
     asked_ns: int
@@ -95,12 +95,15 @@ class ComingLimits(Struct, frozen=True):
         if limits[-1:] != (new_milliwatts,):
             limits = (*limits, new_milliwatts)
         if len(limits) > MAX_COMING:
-            limits = max(limits[:-1]), new_milliwatts
+            limits = max(limits[:2]), *limits[2:]
         return ComingLimits(limits, now_ns)
 
     def once_read(self, requested_milliwatts: MilliwattsPerGpu) -> ComingLimits | None:
-        """Those from the first one on that the GPU has been read to have; None where there is no other."""
-        if requested_milliwatts not in self.limits_milliwatts:
+        """Those from the first one on that the GPU has been read to have; None where there is no other.
+
+        Where there may have been more, the one that it has may be one of those: all may come then, as long as any may.
+        """
+        if requested_milliwatts not in self.limits_milliwatts or len(self.limits_milliwatts) >= MAX_COMING:
             return self
         left = self.limits_milliwatts[self.limits_milliwatts.index(requested_milliwatts) :]
         return replace(self, limits_milliwatts=left) if len(left) > 1 else None

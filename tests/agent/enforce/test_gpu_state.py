@@ -20,7 +20,7 @@ def asked(*limits: int, now_ns: int = 0) -> ComingLimits:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=MAX_COMING), st.data())
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3 * MAX_COMING), st.data())
 def test_no_limit_that_is_to_come_is_forgotten_whatever_a_gpu_is_read_to_have_meanwhile(
     limits: list[int], data: st.DataObject
 ) -> None:
@@ -42,8 +42,17 @@ def test_a_limit_that_was_asked_for_again_may_be_the_first_of_that_height() -> N
     assert asked(300, 200).once_read(MilliwattsPerGpu(400)) == asked(300, 200), "another hand's"
 
 
+def test_of_more_limits_than_are_known_none_is_taken_to_be_worked_off() -> None:
+    """Which of them it is that a GPU is read to have is not known."""
+    many = asked(*[300, 400] * MAX_COMING, 300)
+    assert many.once_read(MilliwattsPerGpu(300)) == many
+    after_a_restart = ComingLimits((*many.limits_milliwatts, MilliwattsPerGpu(200)), 0)
+    assert after_a_restart.once_read(MilliwattsPerGpu(200)) == after_a_restart
+
+
 def test_of_many_limits_the_highest_is_counted_and_none_for_longer_than_the_last() -> None:
     many = asked(*range(1, MAX_COMING + 2))
-    assert (many.limits_milliwatts, many.may_come(COMING_NS - 1)) == ((MAX_COMING, MAX_COMING + 1), True)
+    assert len(many.limits_milliwatts) == MAX_COMING
+    assert (max(many.limits_milliwatts), many.may_come(COMING_NS - 1)) == (MAX_COMING + 1, True)
     assert not many.may_come(COMING_NS)
     assert many.after(MilliwattsPerGpu(1), COMING_NS).limits_milliwatts == (1,)
