@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuFailure, GpuState, Holders
 from flyball_agent.enforce.records import JournalState
-from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
+from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
 # No GPU of which nothing else is known draws more than this.
 LARGEST_LIMIT_MILLIWATTS = MilliwattsPerGpu(1_500_000)
@@ -17,11 +17,12 @@ UNKNOWN_MIN_MILLIWATTS = MilliwattsPerGpu(1)
 
 
 def find_gpus(
-    shown: Iterable[Gpu],
+    shown: Collection[Gpu],
     journal: JournalState,
     *,
     resumed: bool,
     asked_at_ns: int | None,
+    all_known: bool = True,
     unopened: Sequence[UnopenedGpu] = (),
 ) -> dict[str, GpuState]:
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
@@ -29,7 +30,7 @@ def find_gpus(
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
     that it can; or, where the journal's last set of it was in this very driver session (`resumed`), the larger of what it
     was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is read (None: never
-    any more, for the driver was loaded anew).
+    any more, for the driver was loaded anew). Where not `all_known`, the journal has forgotten what was asked for.
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
@@ -39,6 +40,8 @@ def find_gpus(
         return max(intent.old_milliwatts, intent.new_milliwatts)
 
     coming = {} if asked_at_ns is None else _coming(journal, asked_at_ns)
+    if asked_at_ns is not None and not all_known:
+        coming |= {gpu.uuid: _anything(gpu.limits, asked_at_ns) for gpu in shown}
     unlisted = Holders.NOT_LISTED
     gpus = {
         gpu.uuid: GpuState(
@@ -89,10 +92,24 @@ def find_gpus(
 
 
 def found_anew(
-    found: Mapping[str, GpuState], before: Mapping[str, GpuState], now_ns: int, *, nothing_listed: bool
+    driver: GpuDriver,
+    journal: JournalState,
+    before: Mapping[str, GpuState],
+    now_ns: int,
+    *,
+    all_known: bool,
+    nothing_listed: bool,
 ) -> dict[str, GpuState]:
     """The GPUs of another driver with what was known of them before; of none (`nothing_listed`) also those of before that
     no journal has, since they never opened: nothing says that they are gone."""
+    found = find_gpus(
+        driver.gpus(),
+        journal,
+        resumed=False,
+        asked_at_ns=None if all_known else now_ns,
+        all_known=all_known,
+        unopened=driver.unopened,
+    )
     gpus = dict(before) if nothing_listed else {}
     for uuid, gpu in found.items():
         gpus[uuid] = gpu.as_known(before[uuid], now_ns) if uuid in before else gpu
@@ -104,6 +121,13 @@ def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
         uuid: ComingLimits((*intent.coming_milliwatts, intent.new_milliwatts), asked_ns)
         for uuid, intent in journal.intents.items()
     }
+
+
+def _anything(limits: GpuLimits, asked_ns: int) -> ComingLimits:
+    """What may come of a GPU of which nobody remembers what it was asked for: the most; and nothing, where it has its
+    default, for nobody has asked it for anything then."""
+    limits_milliwatts = tuple(dict.fromkeys((limits.max_milliwatts, limits.default_milliwatts)))
+    return ComingLimits(limits_milliwatts, asked_ns, remembered=False)
 
 
 def unnamed_uuid(index: int) -> str:

@@ -320,8 +320,8 @@ def judge(gpus: Iterable[GpuState], targets: Mapping[str, Target], now_ns: int, 
             settling = settling or not stays
         if (since, stays) != (gpu.above_since_ns, gpu.stays_above):
             gpu = gpu.changed(above_since_ns=since, stays_above=stays)
-        # What a GPU that hangs or returns nonsense holds is not known.
-        known = known and (gpu.failure is None or gpu.failure.keeps_limits)
+        # What a GPU that hangs or returns nonsense holds is not known, nor what one was asked for that nobody remembers.
+        known = known and (gpu.failure is None or gpu.failure.keeps_limits) and not gpu.anything_may_come(now_ns)
         judged.append(gpu)
     return Judgement(tuple(judged), settling, known and not settling)
 

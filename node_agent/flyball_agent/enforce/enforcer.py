@@ -88,6 +88,7 @@ class Enforcer:
                 journal.state,
                 resumed=self._access.session.resumed,
                 asked_at_ns=clock_ns() if self._access.session.may_be_resumed else None,
+                all_known=journal.is_whole,
                 unopened=driver.unopened,
             ),
             grant=None if observe else journal.state.grant,
@@ -304,10 +305,8 @@ class Enforcer:
         state = self.state
         before = self._access.swap(driver)
         state.session = self._access.session.session
-        found = find_gpus(
-            self._access.gpus.values(), self._journal.state, resumed=False, asked_at_ns=None, unopened=driver.unopened
-        )
-        gpus = found_anew(found, state.gpus, self._clock_ns(), nothing_listed=self._access.error is not None)
+        journal, now_ns, none = self._journal, self._clock_ns(), self._access.error is not None
+        gpus = found_anew(driver, journal.state, state.gpus, now_ns, all_known=journal.is_whole, nothing_listed=none)
         state.gpus.clear()
         state.gpus.update(gpus)
         self._note_driver()
@@ -351,7 +350,7 @@ class Enforcer:
             await self._setter.set_locks(self._targets(grant, self._gpus()))
             await self._setter.set_persistence()
             await self._journal.tidy()
-            if self._still_decided(grant) and state.may_raise and not state.mode.lapsed:
+            if self._still_decided(grant) and state.may_raise_at(self._clock_ns()) and not state.mode.lapsed:
                 raises = decisions.limit_raises(self._gpus(), targets, grant.bound.limit_milliwatts)
                 await self._setter.set_limits(grant, raises, "raise")
         else:

@@ -80,10 +80,12 @@ MAX_COMING = 8
 
 class ComingLimits(Struct, frozen=True):
     """The limits that a GPU was set to and may have yet to take, in the order in which its driver works them off, and when
-    it was set last. The first may be the one that it has. Of `MAX_COMING` there may have been more."""
+    it was set last. The first may be the one that it has. Of `MAX_COMING` there may have been more. Where the first are not
+    `remembered`, it is not known what they were."""
 
     limits_milliwatts: tuple[MilliwattsPerGpu, ...]
     asked_ns: int
+    remembered: bool = True
 
     def may_come(self, now_ns: int) -> bool:
         """Whether any may still be taken."""
@@ -96,7 +98,7 @@ class ComingLimits(Struct, frozen=True):
             limits = (*limits, new_milliwatts)
         if len(limits) > MAX_COMING:
             limits = max(limits[:2]), *limits[2:]
-        return ComingLimits(limits, now_ns)
+        return ComingLimits(limits, now_ns, self.remembered or not self.may_come(now_ns))
 
     def once_read(self, requested_milliwatts: MilliwattsPerGpu) -> ComingLimits | None:
         """Those from the first one on that the GPU has been read to have; None where there is no other.
@@ -172,6 +174,10 @@ class GpuState(Struct, frozen=True):
     def coming_milliwatts(self, now_ns: int) -> tuple[MilliwattsPerGpu, ...]:
         """The limits that it was set to and may have yet to take, in order."""
         return self.coming.limits_milliwatts if self.coming is not None and self.coming.may_come(now_ns) else ()
+
+    def anything_may_come(self, now_ns: int) -> bool:
+        """Whether it was perhaps set to a limit that nobody remembers, and may take that yet."""
+        return self.coming is not None and not self.coming.remembered and self.coming.may_come(now_ns)
 
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""
@@ -274,7 +280,9 @@ class GpuState(Struct, frozen=True):
 
 def _held(limit: PowerLimitReading, coming: ComingLimits | None, now_ns: int) -> MilliwattsPerGpu:
     held = limit.held_milliwatts
-    return max(held, *coming.limits_milliwatts) if coming is not None and coming.may_come(now_ns) else held
+    if coming is None or not coming.remembered or not coming.may_come(now_ns):
+        return held
+    return max(held, *coming.limits_milliwatts)
 
 
 def _add(seconds: Mapping[int, float], reasons: int, elapsed_seconds: float) -> Mapping[int, float]:

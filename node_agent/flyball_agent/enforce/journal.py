@@ -84,7 +84,7 @@ class Journal:
     `note` adds records and waits for no disk, `sync` sees all of them onto it, `tidy` once a round bounds the file and
     heals it. Opening it reads and writes in place. Raises JournalHeld where another agent has it, and JournalOfAnotherNode
     for a file that was brought here from another node, which it leaves as it is; a disk that cannot even be read or made
-    leaves an empty, degraded journal.
+    leaves an empty, degraded journal. `is_whole`: there was one, of an agent before, and all that it did could be read.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class Journal:
         self.state = JournalState()
         self.degraded: str | None = None
         self.unreadable_records = 0
+        self._torn = 0  # of those: the last line, of which nothing had been done yet
         self._max_bytes = max_bytes
         self._disk = disk or Disk()
         self._disk_seconds = disk_seconds
@@ -119,6 +120,7 @@ class Journal:
             self._read()
         except OSError as error:
             self._degrade("read", error)
+        self.is_whole = self.state.driver is not None and self.unreadable_records == self._torn
         if self.state.node not in ("", node):
             self.close()
             raise JournalOfAnotherNode(
@@ -205,7 +207,8 @@ class Journal:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return
-        for line in content.split(b"\n"):
+        *lines, tail = content.split(b"\n")
+        for line in (*lines, tail):
             if not line:
                 continue
             record = decode(line)
@@ -220,6 +223,7 @@ class Journal:
                 self.state.apply(record)
             except InvalidObject:
                 self.unreadable_records += 1
+                self._torn += line is tail
 
     def _write(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)

@@ -103,6 +103,10 @@ class EnforcerState:
         """This process has seen at the API server what it is held to: the grant, and the brakes of the caps in it."""
         return self.confirmed and (self.brakes_seen is not None or self.grant is None or not self.grant.caps)
 
+    def may_raise_at(self, now_ns: int) -> bool:
+        """And it knows of each GPU what may come of it yet."""
+        return self.may_raise and not any(gpu.anything_may_come(now_ns) for gpu in self.gpus.values())
+
     def gpus_of(self, pod: PodName) -> list[GpuState]:
         """The GPUs that a pod holds."""
         return [gpu for gpu in self.gpus.values() if pod in gpu.pods]

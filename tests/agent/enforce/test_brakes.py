@@ -390,6 +390,9 @@ def test_without_its_journal_an_agent_raises_nothing_before_it_has_seen_the_brak
     assert rig.limits == [150_000] * 2
     rig.see(brake("hall", (1, 1), 250_000))
     assert rig.limits == [150_000] * 2
+    assert rig.acknowledged is None  # what its predecessor set last, whatever that was, may have yet to come
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits == [150_000] * 2
     assert rig.acknowledged == (1, 300_000, 300_000)
 
 

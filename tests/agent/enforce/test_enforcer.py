@@ -725,6 +725,39 @@ def test_a_raise_may_come_under_an_agent_that_begins_without_a_driver(
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
+@pytest.mark.parametrize("damage", ["lost", "its last set unreadable", "unreadable for a moment"])
+def test_a_raise_may_come_that_the_journal_has_forgotten(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    coming = late_raise(rig, monkeypatch)
+    rig.enforcer.close()
+    path = rig.journal.path
+    if damage == "lost":
+        path.unlink()
+    elif damage == "unreadable for a moment":
+        with monkeypatch.context() as sick:
+            sick.setattr(Path, "read_bytes", no_disk)
+            rig.start()
+    else:
+        *lines, last = [line for line in path.read_bytes().splitlines() if b'"intent"' in line]
+        assert lines
+        path.write_bytes(path.read_bytes().replace(last, last[:-9]))
+    if damage != "unreadable for a moment":
+        rig.start()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    assert rig.limits()[0] == 100_000
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def no_disk(path: Path) -> Never:
+    raise OSError(f"{path}: input/output error")
+
+
 def test_a_raise_may_come_of_a_driver_that_was_let_go_of_and_opened_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
