@@ -216,10 +216,12 @@ class GpuState(Struct, frozen=True):
 
     def hanging(self, now_ns: int) -> GpuState:
         """The GPU while a call on it has not returned: perhaps the one that sets its limit, which may be taken late after
-        that."""
-        if self.coming is None or not self.coming.may_come(now_ns):
+        that, however long nobody has looked."""
+        if self.coming is None:
             return self
-        return replace(self, coming=replace(self.coming, asked_ns=now_ns))
+        hung_before = self.failure is not None and self.failure.reason == CallTimedOut.reason
+        goes_on = hung_before or self.coming.may_come(now_ns)
+        return replace(self, coming=replace(self.coming, asked_ns=now_ns) if goes_on else None)
 
     def after_set(
         self,

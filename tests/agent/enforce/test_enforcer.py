@@ -661,6 +661,34 @@ def test_a_raise_may_come_though_nobody_has_heard_what_became_of_it(rig: Rig, er
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
+def test_a_raise_may_come_of_a_gpu_that_hung_for_as_long_as_nobody_looked(rig: Rig) -> None:
+    """An enforcer that was frozen, or starved, finds the call that sets the limit still under way."""
+    calls = Unanswered()
+    rig.restart(calls=calls)
+    rig.hold("gpt2", 0)
+    rig.hold("bert", 1)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, job_grant("gpt2", 100_000), job_grant("bert", 100_000)))
+    rig.step()
+    error = CallTimedOut("set", rig.node.devices[0].uuid)
+    raised = rig.enforcer.state.gpus[rig.node.devices[0].uuid]
+    rig.enforcer.state.put(raised.after_set(MilliwattsPerGpu(200_000), error, error, rig.now_ns))
+    calls.error = CallTimedOut
+    rig.step(2 * COMING_NS / SECOND)
+    calls.error = None
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000] * GPUS, "the other's watts may come at any moment"
+    # What would have come long ago does not come by a hang that begins now.
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    calls.error = CallTimedOut
+    rig.step(1)
+    rig.step(1)
+    calls.error = None
+    rig.step(1)
+    assert rig.acknowledged == (1, 3, 500_000)
+
+
 def test_a_raise_never_comes_of_a_driver_that_was_loaded_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     late_raise(rig, monkeypatch)
     rig.node.driver_load += 1
