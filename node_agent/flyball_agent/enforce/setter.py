@@ -60,7 +60,7 @@ class GpuSetter:
         self._clock_ns = clock_ns
         self._latencies = SetLatencies(clock_ns)
         self._begun_locks: dict[str, SetClockLock] = {}  # the last of each GPU
-        self._asked_to_persist: set[str] = set()
+        self._asked_to_persist: set[tuple[DriverSession, str]] = set()
         self._forbidden: str | None = None
         self._forbidden_rounds = 0
 
@@ -143,16 +143,19 @@ class GpuSetter:
             )
 
     async def set_persistence(self) -> None:
-        """Ask once in this process that the driver keep limits when its last client, perhaps this agent, ends."""
+        """Ask once in each session of the driver, whose load forgets it, that limits be kept when its last client, perhaps
+        this agent, ends."""
+        session = self._state.session
+        self._asked_to_persist = {asked for asked in self._asked_to_persist if asked[0] == session}
         off = [
             self._access.gpus[gpu.uuid]
             for gpu in list(self._state.gpus.values())
             if gpu.reading is not None and gpu.reading.persistence_mode is False
         ]
-        drivers = [driver for driver in off if driver.uuid not in self._asked_to_persist]
+        drivers = [driver for driver in off if (session, driver.uuid) not in self._asked_to_persist]
         if not drivers:
             return
-        self._asked_to_persist.update(driver.uuid for driver in drivers)
+        self._asked_to_persist.update((session, driver.uuid) for driver in drivers)
         calls = [(driver, EnablePersistence()) for driver in drivers]
         for driver, error in zip(drivers, await self._access.calls.each("enable persistence mode", calls), strict=True):
             if error is not None:

@@ -71,6 +71,25 @@ def test_a_gpu_that_cannot_be_read_after_a_load_of_the_driver_counts_at_its_larg
     assert rig.acknowledged == (1, 2, 440_000)
 
 
+@pytest.mark.parametrize("let_go", [False, True])
+def test_persistence_mode_is_turned_on_again_after_a_load_of_the_driver(rig: Rig, let_go: bool) -> None:
+    """A load forgets it, and then the next end of an agent would take the limits along."""
+    for _ in range(2):
+        for device in rig.node.devices:
+            device.flags = DeviceFault.NOT_PERSISTENT
+        rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+        rig.step(1)
+        assert {device.flags for device in rig.node.devices} == {DeviceFault(0)}
+        rig.node.devices[0].flags = DeviceFault.NOT_PERSISTENT
+        rig.step(1)
+        assert rig.node.devices[0].flags == DeviceFault.NOT_PERSISTENT, "in one session it is asked for once"
+        if let_go:
+            rig.enforcer.swap_driver(GONE)
+        rig.node.reload_driver()
+        if let_go:
+            rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+
+
 def test_no_session_has_the_name_of_one_before_whatever_comes_and_goes(rig: Rig) -> None:
     seen = [rig.enforcer.state.session]
     for _ in range(3):
