@@ -54,8 +54,9 @@ class DriverKeeper:
         self._letting_go: GpuDriver | None = None
         self._closing: Future[None] | None = None
         self._released_round = 0
-        self._released_ns = 0
+        self._released_ns = clock_ns()
         self._published_round = -1
+        requests.note_taken_back()  # what an agent before this one had let go of
 
     def published(self, round_number: int) -> None:
         """The operator can see what was known after that round."""
@@ -81,7 +82,7 @@ class DriverKeeper:
             published = self._published_round > self._released_round or now_ns - self._released_ns > UNPUBLISHED_NS
             if self._letting_go is not None and published:
                 self._close()
-            if self._nothing_is_open:
+            if self._nothing_is_open and published:
                 self._requests.note_released()
 
     @property

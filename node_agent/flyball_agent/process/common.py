@@ -12,12 +12,13 @@ from typing import Any
 from flyball_kube.process.logs import get_logger
 
 from flyball_agent import off_loop
+from flyball_agent.clock import boottime_ns
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.journal import Journal, JournalHeld
-from flyball_agent.enforce.requests import BOOT_ID_FILE
+from flyball_agent.enforce.requests import BOOT_ID_FILE, Requests
 from flyball_agent.govern.driver_keeper import close_late
 from flyball_agent.govern.governor import Governor
-from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver, GpuError
+from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver, GpuError, GpusReleased
 from flyball_agent.process.options import GovernorOptions
 
 logger = get_logger(__name__)
@@ -53,6 +54,15 @@ async def open_journal(folder: Path, node: str) -> Journal:
                 waiting = True
                 logger.info("waiting for the journal", node=node, detail=str(error))
             await asyncio.sleep(JOURNAL_RETRY_SECONDS)
+
+
+async def open_unless_released(options: GovernorOptions) -> GpuDriver:
+    """The driver that the options name, as `open_or_absent`; none while an administrator has asked to let go of it."""
+    released = Requests(options.journal_dir, options.node_name).released_until(boottime_ns())
+    if released is None:
+        return await open_or_absent(lambda: open_driver(options))
+    let_go = GpusReleased("release", detail=f"let go of by an administrator, for {released} s more at most")
+    return AbsentDriver(let_go, BOOT_ID_FILE.read_text().strip())
 
 
 async def open_or_absent(opening: Callable[[], GpuDriver]) -> GpuDriver:

@@ -13,7 +13,7 @@ from flyball_agent.process.common import (
     log_start,
     open_driver,
     open_journal,
-    open_or_absent,
+    open_unless_released,
     until_one_ends,
     until_signalled,
 )
@@ -33,7 +33,7 @@ async def run_enforcer(options: EnforcerOptions) -> None:
 
 async def _enforce(options: EnforcerOptions) -> None:
     journal = await open_journal(options.journal_dir, options.node_name)
-    driver = await open_or_absent(lambda: open_driver(options))
+    driver = await open_unless_released(options)
     governor = Governor(
         options.node_name,
         driver,

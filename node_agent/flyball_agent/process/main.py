@@ -25,7 +25,7 @@ from flyball_agent.process.common import (
     log_start,
     open_driver,
     open_journal,
-    open_or_absent,
+    open_unless_released,
     until_one_ends,
     until_signalled,
 )
@@ -74,7 +74,7 @@ async def _run(options: AgentOptions, version: str) -> None:
             journal = await open_journal(options.journal_dir, options.node_name)
             stack.callback(journal.close)
             session = await _connect(options, stack)
-            driver = await open_or_absent(lambda: open_driver(options))
+            driver = await open_unless_released(options)
             agent = single = SingleProcessAgent(
                 options.node_name,
                 driver,

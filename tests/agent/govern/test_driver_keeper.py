@@ -17,6 +17,7 @@ from flyball_agent.govern.driver_keeper import ABSENT_NS, REOPEN_NS, UNPUBLISHED
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuReading
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_agent.process import common
+from flyball_agent.process.options import EnforcerOptions
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -146,6 +147,65 @@ async def test_a_release_ends_by_itself_and_a_restart_goes_on_with_it(bench: Ben
     await bench.rounds_until(lambda: bench.agent.state.enforced.driver_error is None, seconds=100)
     assert bench.now_ns > 1600 * SECOND
     await bench.agent.close()
+
+
+async def test_no_gpus_are_let_go_of_before_the_operator_can_see_it_though_no_driver_was_open(
+    bench: Bench,
+) -> None:
+    """It believes what was acknowledged while there was one."""
+    await bench.agent.close()
+    bench.drivers.error = DriverUnavailable("init")
+    bench.start(AbsentDriver(bench.drivers.error, "boot-1"))
+    request_release(bench.folder, "node-0", 600)
+    for _ in range(3):
+        await bench.round()
+    assert bench.degraded()[0] == "Released"
+    assert not is_released(bench.folder, "node-0")
+    bench.published()
+    await bench.round()
+    assert is_released(bench.folder, "node-0")
+    await bench.agent.close()
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["the release goes on", "the release is over"])
+async def test_what_was_let_go_of_by_an_agent_before_is_not_by_the_next_one(bench: Bench, goes_on: bool) -> None:
+    request_release(bench.folder, "node-0", 600)
+    await bench.round()
+    bench.published()
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    await bench.agent.close()
+    if not goes_on:
+        end_release(bench.folder, "node-0")
+    bench.start(bench.drivers())
+    await bench.round()
+    assert not is_released(bench.folder, "node-0"), "its driver is open"
+    await bench.agent.close()
+
+
+async def test_an_agent_that_begins_within_a_release_opens_no_driver(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody resets the GPUs by now, which an open driver would keep from being done."""
+    monkeypatch.setattr(common, "boottime_ns", lambda: bench.now_ns)
+    monkeypatch.setattr(common, "open_driver", lambda options: bench.drivers())
+    options = EnforcerOptions("node-0", journal_dir=bench.folder)
+    await bench.agent.close()
+    opened = bench.drivers.opened
+    request_release(bench.folder, "node-0", 600)
+    driver = await common.open_unless_released(options)
+    assert isinstance(driver, AbsentDriver)
+    bench.start(driver)
+    await bench.round()
+    assert bench.degraded()[0] == "Released"
+    assert not is_released(bench.folder, "node-0")
+    bench.published()
+    await bench.round()
+    assert is_released(bench.folder, "node-0")
+    assert bench.drivers.opened == opened
+    assert end_release(bench.folder, "node-0")
+    await bench.rounds_until(lambda: bench.agent.state.enforced.driver_error is None)
+    await bench.agent.close()
+    assert not isinstance(await common.open_unless_released(options), AbsentDriver)
 
 
 async def test_a_release_is_of_this_boot(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
