@@ -70,7 +70,8 @@ class KnownGpus:
             gpus = max(gpus, node.hidden_gpus)  # until its agent has looked
         known = self._facts.get(name)
         if known is not None and (node is None or not node.gpus):
-            most = known[3]  # its device plugin is away
+            most = known[3]  # its device plugin is away, and takes no GPU along that its agent does not see
+            gpus = max(gpus, most)
         if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
             return known[4]
         warned_before = known is not None and (len(known[0]), known[3]) == (len(reports), most)

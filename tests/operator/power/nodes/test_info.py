@@ -132,6 +132,19 @@ def test_a_device_plugin_that_is_away_for_a_moment_makes_no_cap_fall() -> None:
         assert info.max_limits_milliwatts == counted * DEFAULT
 
 
+def test_a_device_plugin_that_is_away_takes_no_gpu_out_that_its_agent_does_not_see() -> None:
+    """A kubelet that is started anew shows none until its plugins are back, and the eighth may draw what it did."""
+    devices = [raw_device(index) for index in range(7)]
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=7 * FLOOR)
+    known = KnownGpus()
+    for raw, unseen in ((raw_node("a", 8), 1), (raw_node("a", 0), 1), (None, 1), (raw_node("a", 7), 0)):
+        nodes = [] if raw is None else [read_node(raw)]
+        info = read_nodes(nodes, {"a": view}, [], frozenset(), known=known)["a"]
+        assert (info.gpus, info.lost_gpus) == (7 + unseen, unseen)
+        if raw is not None:
+            assert info.power.committed.limit_milliwatts == max(8 * FLOOR, 7 * FLOOR + unseen * DEFAULT)
+
+
 @pytest.mark.parametrize("labels", [{"nvidia.com/gpu.present": "true"}, {}])
 def test_of_a_node_that_offers_no_gpus_as_many_count_as_are_reported(labels: dict[str, str]) -> None:
     """Its device plugin is not up, or it serves MIG instances; where nothing speaks of GPUs its agent alone knows."""
