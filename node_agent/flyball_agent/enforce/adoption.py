@@ -35,7 +35,7 @@ def find_gpus(
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
         intent = journal.intents.get(uuid)
-        if intent is None or not resumed:
+        if intent is None or not resumed or uuid in journal.past:
             return limits.max_milliwatts
         return max(intent.old_milliwatts, intent.new_milliwatts)
 

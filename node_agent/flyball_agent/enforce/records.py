@@ -113,6 +113,11 @@ class DriverLoad(Struct, frozen=True):
     resets: int = 0
     counters_millijoules: dict[str, int] = msgspec.field(name="counters", default_factory=dict)
 
+    @property
+    def session(self) -> tuple[str, str, int]:
+        """What tells the driver's sessions apart."""
+        return self.boot_id, self.driver_load, self.resets
+
 
 class DriverSeen(Struct, frozen=True, tag_field="t", tag="driver"):
     """The driver as it is now."""
@@ -143,6 +148,9 @@ class JournalState:
     lease: GrantLease | None = None
     gpus: dict[str, FoundGpu] = field(default_factory=dict)
     intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
+    past: set[str] = field(
+        default_factory=set
+    )  # of those, the GPUs whose was in a driver session before the present one
     intent_version: GrantVersion = field(default_factory=GrantVersion)
     driver: DriverLoad | None = None
     energy: dict[str, Any] = field(default_factory=dict)
@@ -161,15 +169,19 @@ class JournalState:
             case Intents():
                 self.intent_version = GrantVersion(record.epoch, record.generation)
                 self.intents.update((intent.uuid, intent) for intent in record.sets)
+                self.past.difference_update(intent.uuid for intent in record.sets)
             case FoundGpus():
                 self.gpus.update((gpu.uuid, gpu) for gpu in record.gpus)
             case Forgotten():
                 for uuid in record.uuids:
                     self.gpus.pop(uuid, None)
                     self.intents.pop(uuid, None)
+                    self.past.discard(uuid)
             case OfNode():
                 self.node = record.node
             case DriverSeen():
+                if self.driver is None or self.driver.session != record.driver.session:
+                    self.past = set(self.intents)
                 self.driver = record.driver
             case EnergyTotals():
                 self.energy = record.energy
@@ -179,14 +191,18 @@ class JournalState:
         records: list[Record] = [OfNode(self.node)] if self.node else []
         if self.gpus:
             records.append(found_gpus(self.gpus.values()))
+        past = tuple(intent for uuid, intent in self.intents.items() if uuid in self.past)
+        if past:  # the driver's session comes between them and the others
+            records.append(Intents(*self.intent_version, past))
         if self.driver is not None:
             records.append(DriverSeen(self.driver))
         if self.grant is not None and self.lease is not None:
             records.append(Accepted.of(self.grant, self.lease))
         if self.brakes:
             records.append(BrakesFollowed(self.brakes))
-        if self.intents:
-            records.append(Intents(*self.intent_version, tuple(self.intents.values())))
+        if len(self.intents) > len(past):
+            present = tuple(intent for uuid, intent in self.intents.items() if uuid not in self.past)
+            records.append(Intents(*self.intent_version, present))
         if self.energy:
             records.append(EnergyTotals(self.energy))
         return records

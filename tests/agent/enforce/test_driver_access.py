@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from flyball_agent.enforce.driver_access import AbsentDriver
+from flyball_agent.enforce.gpu_state import COMING_NS
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.device import DeviceFault
 
-from tests.support.enforcer_rig import GPUS, MIN_LIMITS, Rig
+from tests.support.enforcer_rig import GPUS, MIN_LIMITS, SECOND, Rig
 from tests.support.fewer_gpus import FewerGpus
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 
@@ -64,6 +65,12 @@ def test_a_gpu_that_cannot_be_read_after_a_load_of_the_driver_counts_at_its_larg
     assert rig.acknowledged == (1, 2, 700_000)
     assert rig.enforcer.state.acknowledged is not None
     assert rig.enforcer.state.acknowledged.session == rig.enforcer.state.session
+    for _ in range(2):  # what its journal knows as set last was set before the load
+        rig.restart()
+        rig.enforcer.accept(gpu_node_spec(2, 500_000, job_grant("gpt2", 120_000)))
+        rig.step(1)
+        rig.step(COMING_NS / SECOND)
+        assert rig.acknowledged == (1, 2, 700_000)
     rig.node.devices[0].flags = DeviceFault(0)
     rig.step(1)
     rig.step(1)

@@ -25,6 +25,7 @@ from flyball_agent.enforce.records import (
     DriverLoad,
     DriverSeen,
     EnergyTotals,
+    Forgotten,
     FoundGpu,
     FoundGpus,
     GrantLease,
@@ -249,6 +250,26 @@ def test_the_names_on_the_disk_stay_what_they_are() -> None:
     assert decode(line(newer)) == GrantLease("b", 7)
     older = {"t": "intent", "e": 1, "g": 2, "sets": [["GPU-a", 4, 3]]}
     assert decode(line(older)) == Intents(1, 2, (intent("GPU-a", 4, 3),))
+
+
+def test_which_sets_were_made_before_the_present_load_of_the_driver_is_known_however_often_the_file_is_written_anew(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path, "node-0", disk=QuickDisk())
+    journal.note(DriverSeen(DriverLoad("b", "580", 0)), Intents(1, 1, (intent("GPU-a", 4, 3), intent("GPU-b", 4, 3))))
+    journal.note(DriverSeen(DriverLoad("b", "580", 0, {"GPU-a": 9})))
+    assert journal.state.past == set()
+    journal.note(DriverSeen(DriverLoad("b", "580", 1)))
+    assert journal.state.past == {"GPU-a", "GPU-b"}
+    journal.note(Intents(1, 2, (intent("GPU-b", 3, 5),)))
+    for _ in range(3):
+        journal.close()
+        journal = Journal(tmp_path, "node-0", disk=QuickDisk())
+        assert journal.state.past == {"GPU-a"}
+        assert journal.state.intents == {"GPU-a": intent("GPU-a", 4, 3), "GPU-b": intent("GPU-b", 3, 5)}
+    journal.note(Forgotten(("GPU-a",)))
+    assert journal.state.past == set()
+    journal.close()
 
 
 def test_lines_that_check_but_are_no_records_are_refused() -> None:
