@@ -169,6 +169,12 @@ async def _old_copy(world: World, fault: Fault) -> None:
     world.later(fault.seconds / 3, die)
 
 
+@_kind("operator stands still", "operators", OPERATORS, 6.0)
+async def _operator_freezes(world: World, fault: Fault) -> None:
+    """Its machine gives it no time, for longer than its claim to the Lease lasts; then it goes on where it was."""
+    await world.freeze(fault.target, fault.seconds)
+
+
 @_kind("operator's clock steps", "clocks", OPERATORS)
 async def _clock(world: World, fault: Fault) -> None:
     world.wall_offsets[fault.target] += (-7200.0, 7200.0, -1e9, 3.0)[fault.number % 4]
@@ -192,6 +198,12 @@ async def _agent_dies(world: World, fault: Fault) -> None:
 @_kind("agent dies for long", "agents", NODES, 20.0)
 async def _agent_dies_for_long(world: World, fault: Fault) -> None:
     await world.stop_agent(fault.target, fault.seconds)
+
+
+@_kind("agent stands still", "agents", NODES, 12.0)
+async def _agent_freezes(world: World, fault: Fault) -> None:
+    """Its machine gives it no time, for longer than it may be silent; what it has asked of GPUs goes on."""
+    await world.freeze(fault.target, fault.seconds)
 
 
 @_kind("agent dies and starts while the API server is away", "agents", NODES)
@@ -329,6 +341,12 @@ async def _imaged(world: World, fault: Fault) -> None:
 @_kind("driver reload", "reboots", NODES)
 async def _reload(world: World, fault: Fault) -> None:
     world.machines[fault.target].reload_driver("driver reload")
+
+
+@_kind("driver reload that brings no lost GPU back", "reboots", NODES)
+async def _reload_without_repair(world: World, fault: Fault) -> None:
+    stays = DeviceFault.NOT_PERSISTENT | DeviceFault.LOST | DeviceFault.RESET_REQUIRED
+    world.machines[fault.target].reload_driver("driver reload", stays)
 
 
 @_kind("driver reload while the agent is away", "reboots", NODES, 10.0)

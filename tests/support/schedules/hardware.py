@@ -16,6 +16,7 @@ from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, MIN
 from tests.support.schedules.memory_api import Json
 from tests.support.schedules.processes import FailingDisk
 from tests.support.schedules.referee import Referee
+from tests.support.schedules.virtual_time import OUTSIDE
 
 # The limits of tests.support.power_cluster; few clocks, as nobody here looks at them.
 CONSTANTS = DeviceConstants(
@@ -69,8 +70,8 @@ class WatchedDevice:
             self._take(limit_milliwatts, self._asked, self._node.driver_load)
             return
         check_power_limit(self.device, limit_milliwatts)
-        loop = asyncio.get_running_loop()
-        loop.call_later(self.late_seconds, self._take, limit_milliwatts, self._asked, self._node.driver_load)
+        taken = (limit_milliwatts, self._asked, self._node.driver_load)
+        asyncio.get_running_loop().call_later(self.late_seconds, self._take, *taken, context=OUTSIDE)
 
     def _take(self, limit_milliwatts: int, request: int, driver_load: int) -> None:
         if driver_load != self._node.driver_load or request < self._took:
@@ -80,7 +81,7 @@ class WatchedDevice:
         self._referee.commanded(self.device)
         if self._node.settle_milliseconds:
             settles = self._node.settle_milliseconds / 1000
-            asyncio.get_running_loop().call_later(settles, self._referee.look)
+            asyncio.get_running_loop().call_later(settles, self._referee.look, context=OUTSIDE)
 
     def set_locked_clocks_megahertz(self, min_megahertz: int, max_megahertz: int) -> None:
         self.device.set_locked_clocks_megahertz(min_megahertz, max_megahertz)
@@ -125,10 +126,11 @@ class Machine:
             raise DriverUnavailable("open", detail="it is still being installed")
         return SimulatedDriver(self.node)
 
-    def reload_driver(self, cause: str) -> None:
+    def reload_driver(self, cause: str, stays: DeviceFault = DeviceFault.NOT_PERSISTENT) -> None:
+        """Everything at its default, and only so much of what was the matter with the GPUs left."""
         self.node.driver_load += 1
         for device in self.devices:
-            device.flags &= DeviceFault.NOT_PERSISTENT
+            device.flags &= stays
             self._referee.by_itself(device, cause, device.reload)
 
     def reboot(self) -> None:

@@ -19,6 +19,7 @@ from flyball_kube.server_clock import ServerClock
 
 from tests.support.operator_objects import NOW
 from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of, selected_name
+from tests.support.schedules.virtual_time import OUTSIDE
 
 LATENCY_SECONDS = 0.002
 TIMEOUT_SECONDS = 2.5
@@ -103,23 +104,23 @@ class Link:
         def arrive(answers: bool) -> None:
             if not self.network.up:
                 if answers:
-                    loop.call_later(back, _refuse, answer)
+                    loop.call_later(back, _refuse, answer, context=OUTSIDE)
                 return
             try:
                 result: Json | ApiError = work()
             except ApiError as error:
                 result = error
             if answers:
-                loop.call_later(max(back, self.cut_until - loop.time()), _deliver, answer, result)
+                loop.call_later(max(back, self.cut_until - loop.time()), _deliver, answer, result, context=OUTSIDE)
 
         if held_up is not None:
-            waiting = loop.create_task(held_up.wait())
-            waiting.add_done_callback(lambda _: loop.call_later(LATENCY_SECONDS, arrive, False))
+            waiting = loop.create_task(held_up.wait(), context=OUTSIDE.copy())
+            waiting.add_done_callback(lambda _: loop.call_later(LATENCY_SECONDS, arrive, False), context=OUTSIDE)
             self._waiting.add(waiting)
             return answer
-        loop.call_later(arrives, arrive, fate != "answer lost")
+        loop.call_later(arrives, arrive, fate != "answer lost", context=OUTSIDE)
         if fate == "twice":
-            loop.call_later(arrives + self.draw.uniform(0.0, LATEST_SECONDS), arrive, False)
+            loop.call_later(arrives + self.draw.uniform(0.0, LATEST_SECONDS), arrive, False, context=OUTSIDE)
         return answer
 
     def open(self, plural: str, only: str | None, version: int, ends: float) -> _Stream:
@@ -163,7 +164,7 @@ class _Stream:
         self._ready: deque[tuple[float, Change]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._last_ready = 0.0
-        self._end = self._loop.call_at(ends, self._wake)
+        self._end = self._loop.call_at(ends, self._wake, context=OUTSIDE)
         self.broken = False
         for change in link.network.api.open(plural, version, self.take):
             self.take(change)
@@ -177,7 +178,7 @@ class _Stream:
         lag = self._link.lag_seconds if now < self._link.lagging_until else 0.0
         self._last_ready = max(self._last_ready, self._link.cut_until, now + LATENCY_SECONDS + lag)
         self._ready.append((self._last_ready, change))
-        self._loop.call_at(self._last_ready, self._wake)
+        self._loop.call_at(self._last_ready, self._wake, context=OUTSIDE)
 
     def behind(self, now: float) -> bool:
         return bool(self._ready) and self._ready[-1][0] > now + 2 * LATENCY_SECONDS
@@ -207,7 +208,8 @@ class _Stream:
                 if now >= self._link.cut_until and not self._ready:
                     return None
                 # That it has ended comes no sooner than anything else.
-                self._end = self._loop.call_at(max(now + LATENCY_SECONDS, self._link.cut_until), self._wake)
+                ends = max(now + LATENCY_SECONDS, self._link.cut_until)
+                self._end = self._loop.call_at(ends, self._wake, context=OUTSIDE)
             self._waiter = self._loop.create_future()
             await self._waiter
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -16,6 +16,10 @@ from typing import Any
 from msgspec import Struct
 
 RESOLUTION_SECONDS = 1e-6  # what is due within it is due now: sums of floats are never exact
+
+# Whose code runs: all that a process' callbacks and tasks bring about is its own, but for what is asked for `OUTSIDE`.
+PROCESS: ContextVar[str] = ContextVar("PROCESS")
+OUTSIDE = Context()  # of wires and hardware, which go on whatever process stands still
 
 
 class Deadlock(Exception):
@@ -43,7 +47,8 @@ class _Handle(Struct, eq=False):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs tasks under a clock of its own, from 0. No sockets, no subprocesses, no signals, no threads.
 
-    What is due at the same time runs in the order in which it was asked for.
+    What is due at the same time runs in the order in which it was asked for. Of a process that is frozen nothing runs: what
+    falls due is kept until it goes on.
     """
 
     def __init__(self) -> None:
@@ -52,6 +57,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._due: deque[_Handle] = deque()
         self._timers: list[tuple[float, int, _Handle]] = []
         self._numbers = count()
+        self._kept: dict[str, list[_Handle]] = {}  # by frozen process
+
+    def freeze(self, process: str) -> None:
+        """Nothing of a process runs any more, as after SIGSTOP, or while its machine gives it no time."""
+        self._kept.setdefault(process, [])
+
+    def thaw(self, process: str) -> None:
+        """A process goes on, with all that has fallen due meanwhile."""
+        self._due.extend(self._kept.pop(process, ()))
 
     def time(self) -> float:
         return self.now
@@ -59,7 +73,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
-        handle = _Handle(callback, args, context or copy_context(), self.now)
+        handle = _Handle(callback, args, copy_context() if context is None else context, self.now)
         self._due.append(handle)
         return handle
 
@@ -68,7 +82,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
-        handle = _Handle(callback, args, context or copy_context(), when)
+        handle = _Handle(callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
@@ -76,7 +90,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
         when = self.now + delay
-        handle = _Handle(callback, args, context or copy_context(), when)
+        handle = _Handle(callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
@@ -96,6 +110,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             for _ in range(len(due)):
                 handle = due.popleft()
                 if handle.callback is None:
+                    continue
+                if self._kept and (kept := self._kept.get(handle.context.get(PROCESS, ""))) is not None:
+                    kept.append(handle)
                     continue
                 try:
                     handle.context.run(handle.callback, *handle.args)

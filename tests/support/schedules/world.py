@@ -8,9 +8,10 @@ import hashlib
 import random
 import tempfile
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from flyball_agent.enforce.journal import JournalError, JournalOfAnotherNode
@@ -43,7 +44,9 @@ from tests.support.schedules.processes import (
     pods_on,
 )
 from tests.support.schedules.referee import Referee
-from tests.support.schedules.virtual_time import VirtualLoop
+from tests.support.schedules.virtual_time import OUTSIDE, PROCESS, VirtualLoop
+
+T = TypeVar("T")
 
 OPERATORS = ("0", "1")
 RESTART_SECONDS = 1.0  # after which a process that ended by itself is started again
@@ -84,12 +87,13 @@ class World:
         self.operator_kind: type[OperatorProcess] = OperatorProcess
         self._absent: dict[str, int] = {}  # how many faults keep a process away
         self._started = 0
+        self._numbers: dict[str, int] = {}  # of the processes that there are, by name
+        self._frozen: set[str] = set()
         self.wall_offsets = dict.fromkeys(OPERATORS, 0.0)
         self.clock_rates = dict.fromkeys(OPERATORS, 1.0)  # of their clocks since boot
         self.settings = dict.fromkeys(OPERATORS, SETTINGS)
         self.selectors: dict[str, Json] = dict(SELECTORS)
         self._fields: dict[str, Json] = {name: {} for name in SELECTORS}  # what else is said of each cap
-        self._lost_lead_at: float | None = None
 
     # --- the course of it --------------------------------------------------------------------------------------------
 
@@ -113,8 +117,10 @@ class World:
     async def close(self) -> None:
         await end(self._tasks)
         for name in list(self.operators):
+            self._thaw(name)
             await self.operators.pop(name).kill()
         for name in list(self.agents):
+            self._thaw(name)
             await self.agents.pop(name).kill()
 
     def note(self, text: str) -> None:
@@ -134,7 +140,7 @@ class World:
             await asyncio.sleep(seconds)
             await what()
 
-        task = self._loop.create_task(wait())
+        task = self._loop.create_task(wait(), context=OUTSIDE.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -164,9 +170,9 @@ class World:
         )
 
     def _in_office(self) -> bool:
-        """A leader is in office, and nothing stands between it and the API server."""
-        now = self._loop.time()
-        return any(item.leads and item.link.clear(now) for item in self.operators.values())
+        """A leader is in office that runs, and nothing stands between it and the API server."""
+        now, frozen = self._loop.time(), self._frozen
+        return any(item.leads and name not in frozen and item.link.clear(now) for name, item in self.operators.items())
 
     # --- what people and the planner want ------------------------------------------------------------------------------
 
@@ -241,18 +247,52 @@ class World:
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
+    def _as_process(self, name: str, start: Callable[[], T]) -> T:
+        """Start a process: what it brings about is its own from now on."""
+        self._numbers[name] = self._numbers.get(name, 0) + 1
+        context = copy_context()
+        context.run(PROCESS.set, self._process(name))
+        return context.run(start)
+
+    def _process(self, name: str) -> str:
+        return f"{name} {self._numbers[name]}"
+
+    async def freeze(self, name: str, seconds: float) -> None:
+        """An operator or an agent that runs stands still for so long."""
+        if name in self._frozen or not (name in self.operators or name in self.agents):
+            return
+        self.note(f"{name} stands still")
+        self._frozen.add(name)
+        process = self._process(name)
+        self._loop.freeze(process)
+
+        async def go_on() -> None:
+            if name in self._frozen and self._process(name) == process:
+                self.note(f"{name} goes on")
+                self._thaw(name)
+
+        self.later(seconds, go_on)
+
+    def _thaw(self, name: str) -> None:
+        if name in self._frozen:
+            self._frozen.discard(name)
+            self._loop.thaw(self._process(name))
+
     def start_operator(self, name: str) -> None:
         if name in self.operators or self._absent.get(name):
             return
         self._started += 1
         link = Link(self.network, random.Random(self.draw.random()))
-        self.operators[name] = self.operator_kind(
-            self._started,
-            link,
-            self.intended,
-            lambda: self.wall_offsets[name],
-            self.clock_rates[name],
-            self.settings[name],
+        self.operators[name] = self._as_process(
+            name,
+            lambda: self.operator_kind(
+                self._started,
+                link,
+                self.intended,
+                lambda: self.wall_offsets[name],
+                self.clock_rates[name],
+                self.settings[name],
+            ),
         )
         self.note(f"operator {name} starts")
 
@@ -262,6 +302,7 @@ class World:
         process = self.operators.pop(name, None)
         if process is None:
             return
+        self._thaw(name)
         self.note(f"operator {name} {'stops' if gracefully else 'dies'}{' (leads)' if process.leads else ''}")
         if gracefully:
             with contextlib.suppress(Exception):
@@ -280,16 +321,19 @@ class World:
             self.later(0.0, lambda: self.stop_agent(name, RESTART_SECONDS))
 
         try:
-            self.agents[name] = AgentProcess(
-                machine.node,
-                machine.driver,
-                self._folder,
-                machine.disk,
-                self._pod_sources[name],
-                link,
-                machine.boottime_ns,
-                lambda: NOW.timestamp() + self._loop.time(),
-                failed,
+            self.agents[name] = self._as_process(
+                name,
+                lambda: AgentProcess(
+                    machine.node,
+                    machine.driver,
+                    self._folder,
+                    machine.disk,
+                    self._pod_sources[name],
+                    link,
+                    machine.boottime_ns,
+                    lambda: NOW.timestamp() + self._loop.time(),
+                    failed,
+                ),
             )
         except (JournalError, JournalOfAnotherNode) as error:
             link.close()
@@ -303,6 +347,7 @@ class World:
         self._keep_away(name, seconds)
         process = self.agents.pop(name, None)
         if process is not None:
+            self._thaw(name)
             self.note(f"agent {name} dies")
             await process.kill()
 
