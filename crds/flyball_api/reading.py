@@ -111,6 +111,21 @@ def is_deeper(value: Any, levels: int) -> bool:
     return False
 
 
+def is_larger(value: Any, parts: int) -> bool:
+    """Whether lists and objects have more than so many entries together, whichever stands in which."""
+    left, unseen = parts, [value]
+    while unseen:
+        item = unseen.pop()
+        left -= len(item) if isinstance(item, _CONTAINERS) else 0
+        if left < 0:
+            return True
+        if isinstance(item, dict):
+            unseen += [entry for entry in item.values() if isinstance(entry, _CONTAINERS)]
+        elif isinstance(item, _LISTS):
+            unseen += [entry for entry in item if isinstance(entry, _CONTAINERS)]
+    return False
+
+
 def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]]:
     """An object's status and what of it could not be read, one sentence with its path each."""
     return read_readable("status", raw, to)

@@ -129,6 +129,27 @@ def test_a_template_that_is_nested_too_deep_is_left_out_and_said(depth: int, nul
     assert (job.spec.template, job.spec.gpus.max) == ({}, 8)
 
 
+@pytest.mark.parametrize(
+    "filler", [[[]] * 10_000, [{}] * 10_000, {str(number): 1 for number in range(10_000)}, [[1] * 100] * 100]
+)
+def test_a_template_that_is_larger_than_any_pods_is_left_out_and_said(filler: object) -> None:
+    """What its owner writes in three bytes each, whoever reads the job would keep in sixty."""
+    raw = raw_job()
+    raw["spec"]["template"]["spec"]["filler"] = filler
+    job = read_energy_aware_job(raw)
+    assert job.template_problem == "spec.template has more than 10,000 fields and entries, which no pod's template has"
+    assert (job.spec.template, job.spec.gpus.max) == ({}, 8)
+
+
+def test_a_template_with_a_thousand_variables_stays() -> None:
+    raw = raw_job()
+    variables = [{"name": f"NAME_{number}", "value": "1"} for number in range(1000)]
+    raw["spec"]["template"]["spec"]["containers"][0]["env"] = variables
+    job = read_energy_aware_job(raw)
+    assert not job.template_problem
+    assert job.spec.template["spec"]["containers"][0]["env"] == variables
+
+
 def test_a_template_as_deep_as_any_pods_stays() -> None:
     job = job_view()
     assert job.spec.template

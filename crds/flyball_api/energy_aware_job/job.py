@@ -14,13 +14,11 @@ from flyball_api.energy_aware_job.spec import EnergyAwareJobSpec, Recurrence, Tr
 from flyball_api.energy_aware_job.status import EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_aware_job.straggler import Straggler, read_straggler
 from flyball_api.names import ANNOTATION_STRAGGLER, LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
-from flyball_api.reading import InvalidObject, ObjectMeta, is_deeper, read_metadata, read_spec, read_status
+from flyball_api.reading import InvalidObject, ObjectMeta, read_metadata, read_spec, read_status
 from flyball_api.values.conditions import StoredCondition
+from flyball_api.values.templates import problem_of_template
 
 KIND = "EnergyAwareJob"
-
-# A pod's own fields are a dozen deep. The API server takes thousands, for it does not look into the template.
-DEEPEST_TEMPLATE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class EnergyAwareJob:
 
     `straggler` is what somebody says in an annotation of how long its pipelines' iterations take; None: nobody does.
 
-    A template that is too deep to be worked with is left out of the spec, and `template_problem` says so.
+    A template that is too deep or too large to be worked with is left out of the spec, and `template_problem` says so.
 
     It is only `observed` where its label or its namespace's says so: placed and started as any other, and its clock lowered
     by caps and its own bounds alone.
@@ -146,11 +144,8 @@ class EnergyAwareJob:
 def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
     """An EnergyAwareJob from its JSON; raises InvalidObject where its metadata or spec is not as the CRD has it."""
     metadata = read_metadata(KIND, raw)
-    template_problem = ""
-    if isinstance(raw.get("spec"), Mapping) and is_deeper(raw["spec"].get("template"), DEEPEST_TEMPLATE):
-        template_problem = (
-            f"spec.template is nested more than {DEEPEST_TEMPLATE} levels deep, which no pod's template is"
-        )
+    template_problem = problem_of_template(raw["spec"].get("template")) if isinstance(raw.get("spec"), Mapping) else ""
+    if template_problem:
         raw = {**raw, "spec": {**raw["spec"], "template": {}}}
     spec = read_spec(KIND, metadata, raw, EnergyAwareJobSpec)
     status, problems = read_status(raw, EnergyAwareJobStatus)

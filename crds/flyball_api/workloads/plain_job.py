@@ -9,6 +9,7 @@ from msgspec import field
 
 from flyball_api.names import ADMISSION_BY_POWER, ANNOTATION_WATTS_PER_GPU, LABEL_ADMISSION, LABEL_KUEUE_QUEUE
 from flyball_api.reading import ApiStruct, read_object
+from flyball_api.values.templates import problem_of_template
 from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
 from flyball_api.workloads.pod import Labels, gpus_of_template, labels_of_template, power_permille_of_template
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES
@@ -95,6 +96,7 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
     left = spec.parallelism if spec.completions is None else max(0, spec.completions - job.status.succeeded)
     text = metadata.annotations.get(ANNOTATION_WATTS_PER_GPU, "0")
     readable = text.isascii() and text.isdigit() and len(text) <= LONGEST_WATTS
+    unusable = problem_of_template(spec.template)
     ended = holds(job.status.conditions, "Complete") or holds(job.status.conditions, "Failed")
     return PlainJob(
         namespace=metadata.namespace,
@@ -107,12 +109,12 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
         pods=min(spec.parallelism, left),
         gpu_resource=resource,
         gpus_per_pod=wanted[resource],
-        template=spec.template,
+        template={} if unusable else spec.template,
         watts_per_gpu=int(text) if readable else 0,
         permille=power_permille_of_template(spec.template),
         labels=labels_of_template(spec.template),
         left_to=_left_to(metadata, spec),
-        problem="" if readable else _unreadable(text),
+        problem=unusable if readable else _unreadable(text),
     )
 
 

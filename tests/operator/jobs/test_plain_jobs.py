@@ -310,6 +310,15 @@ def test_watts_that_are_no_number_are_said_to_be_none() -> None:
     assert (found.reason, found.message) == ("InvalidRequest", words)
 
 
+def test_one_that_is_larger_than_any_pods_template_is_refused_and_not_kept() -> None:
+    raw = raw_job()
+    raw["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "A"}] * 10_000
+    view = read_plain_job(raw, RESOURCES)
+    assert not view.template
+    found = only(state([view]))
+    assert (found.reason, "more than 10,000 fields" in found.message) == ("InvalidRequest", True)
+
+
 def test_jobs_that_wait_for_ever_keep_no_other_namespaces_waiting() -> None:
     flood = [replace(job(f"f{index}", gpus=16, created="a"), namespace="flood") for index in range(2 * MAX_JUDGED)]
     late = [replace(job(f"late-{name}", gpus=2, created="b"), namespace=name) for name in ("one", "two")]
