@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from flyball_api.names import ANNOTATION_ALLOCATION, LABEL_COMPLETION_INDEX, LABEL_JOB_UID
@@ -61,6 +61,9 @@ class Session:
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         return await self._ask("DELETE", path, body)
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> Json:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, *, params: dict[str, str], **more: object) -> AsyncIterator[Json]:
         changes: asyncio.Queue[Change] = asyncio.Queue()

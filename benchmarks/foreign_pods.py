@@ -16,6 +16,7 @@ import gc
 import sys
 import time
 import tracemalloc
+from collections.abc import Mapping
 
 import orjson
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
@@ -95,6 +96,9 @@ class Lists:
         answer = orjson.dumps({"metadata": metadata, "items": items})
         found: JsonObject = json_depth.loads(answer)
         return found
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        return await self.get(path, **params)
 
 
 async def measured(pods: int, nodes: int) -> int:

@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.pages import Pages
 from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import Resource
 from flyball_kube.session import ApiSession, JsonObject
 
 T = TypeVar("T")
 
-PAGE_SIZE = 500
 # The server ends each watch after this long, in order; resuming from the last resourceVersion costs one request.
 WATCH_SECONDS = 60
 # Silence that outlasts the watch's own end means a peer that vanished.
@@ -110,6 +110,7 @@ class Informer(Generic[T]):
         self._monotonic = monotonic
         self._objects: dict[str, T] = {}
         self._versions: dict[str, int] = {}
+        self._pages = Pages(session, self._path, patience.answer_seconds)
         self._resource_version = ""  # where to resume; empty: list first
         self._seen_version = 0  # the highest of any list or watch
         self._empty_watches = 0
@@ -261,10 +262,10 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         seen: set[str] = set()
-        params = {**self._params, "limit": str(PAGE_SIZE)}
+        params = dict(self._params)
         newest = max(self._versions.values(), default=-1)
         while True:
-            page = await self._page(params)
+            page = await self._pages.next(params)
             self._note_version(page["metadata"]["resourceVersion"])
             listed = int(page["metadata"]["resourceVersion"])
             if listed < newest:  # what a write of ours returned before this list was asked for is not in it
@@ -290,33 +291,6 @@ class Informer(Generic[T]):
         self._fresh()
         self._synced.set()
         self._unknown_to_server = False
-
-    async def _page(self, params: Mapping[str, str]) -> JsonObject:
-        """One page of a list: the first answer to whoever was asked for it.
-
-        A request that is lost has no answer until its time is over, and one of an overloaded server has a late one: so the
-        first request is left to itself, and beside it there is one more at a time. A refusal is an answer, too.
-        """
-        if math.isinf(self._patience.answer_seconds):
-            return await self._session.get(self._path, **params)
-        asked = [asyncio.create_task(self._session.get(self._path, **params))]
-        try:
-            while True:
-                ended, _ = await asyncio.wait(
-                    asked, timeout=self._patience.answer_seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                answered = [request for request in ended if not isinstance(request.exception(), ApiUnreachable)]
-                if answered or asked[0] in ended:
-                    return min(answered, key=lambda each: each.exception() is not None, default=asked[0]).result()
-                asked = [request for request in asked if request not in ended]
-                if not ended:
-                    for request in asked[1:]:
-                        request.cancel()
-                    asked[1:] = [asyncio.create_task(self._session.get(self._path, **params))]
-        finally:
-            for request in asked:
-                request.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _watch_until_refresh(self) -> bool:
         """Follow one watch, as `_watch`, until a refresh is asked for."""

@@ -135,10 +135,14 @@ class ApiSession:
         body: Any = None,
         content_type: str = "application/json",
         timeout_seconds: float | None = None,
+        max_bytes: int | None = None,
     ) -> JsonObject:
-        """Send one request and return the answer's JSON object."""
+        """Send one request and return the answer's JSON object; one of more than `max_bytes` is too large (None: of more
+        than any that makes sense)."""
         described = f"{method} {path}"
-        status, raw, request_id = await self._exchange(method, path, params, body, content_type, timeout_seconds)
+        status, raw, request_id = await self._exchange(
+            method, path, params, body, content_type, timeout_seconds, max_bytes
+        )
         parsed = _parse(raw, described, status)
         if status >= 400:
             self._refused(status)
@@ -164,6 +168,7 @@ class ApiSession:
         body: Any,
         content_type: str,
         timeout_seconds: float | None,
+        max_bytes: int | None = None,
     ) -> tuple[int, bytes, str]:
         """Send one request; the status and the body of its answer, and what the server's audit log calls it."""
         data = None if body is None else orjson.dumps(body)
@@ -181,12 +186,17 @@ class ApiSession:
                 async with self._http.request(method, path, params, headers, data) as answer:
                     if self.server_clock.due(sent):
                         self.server_clock.answered(answer.headers.get("date", ""), sent, time.time())
-                    return answer.status, await self._whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
+                    body = await (self._whole(answer) if max_bytes is None else whole(answer, max_bytes))
+                    return answer.status, body, answer.headers.get(REQUEST_ID_HEADER.lower(), "")
         except self._failures as error:
             raise ApiUnreachable(f"{described}: {why_unanswered(error)}", request_id) from error
 
     async def get(self, path: str, **params: str) -> JsonObject:
         return await self.request("GET", path, params=params or None)
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        """One page of a list; where it has more than so many bytes, AnswerTooLarge is the cause of ApiUnreachable."""
+        return await self.request("GET", path, params=params, max_bytes=max_bytes)
 
     async def create(self, path: str, body: JsonObject, **params: str) -> JsonObject:
         return await self.request("POST", path, body=body, params=params or None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from flyball_kube import informer as informer_module
+from flyball_kube import pages as pages_module
 from flyball_kube.informer import Informer, object_key
 from flyball_kube.resources import Resource
 from flyball_kube.session import JsonObject
@@ -250,7 +251,7 @@ async def test_a_callback_with_a_mistake_ends_nothing(way: Way, watching: Watch)
 
 
 async def test_more_objects_than_a_page_are_all_there(way: Way, watching: Watch) -> None:
-    count = informer_module.PAGE_SIZE + 37
+    count = pages_module.PAGE_SIZE + 37
     slots = asyncio.Semaphore(20)
 
     async def put(number: int) -> None:
@@ -262,6 +263,20 @@ async def test_more_objects_than_a_page_are_all_there(way: Way, watching: Watch)
     await informer.wait_synced()
     assert way.held(informer) == {f"c{number:04}": str(number) for number in range(count)}
     assert informer.relists == 1
+
+
+async def test_objects_that_are_larger_than_a_page_may_be_are_listed_few_at_a_time(
+    way: Way, watching: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes them could else keep the whole list from being read, and with it an operator from starting."""
+    monkeypatch.setattr(pages_module, "MAX_PAGE_BYTES", 12_000)
+    large = {f"c{number}": f"{number}" * 4_000 for number in range(1, 8)}
+    for name, content in large.items():
+        await way.put(name, content)
+    informer = watching(way)
+    await informer.wait_synced()
+    assert way.held(informer) == large
+    assert (informer.relists, informer.broken_watches) == (1, 0)
 
 
 async def test_a_selector_lets_go_of_what_it_does_not_select_any_more(way: Way, watching: Watch) -> None:

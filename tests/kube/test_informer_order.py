@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -45,6 +45,9 @@ class Told:
         self.asked += 1
         version, items = self._lists.pop(0) if len(self._lists) > 1 else self._lists[0]
         return {"metadata": {"resourceVersion": str(version)}, "items": [dict(item) for item in items]}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
         self.watches += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -38,6 +38,9 @@ class BehindSession:
             raise ApiUnreachable("cut off by the test")
         items = [{"metadata": {"name": name, "resourceVersion": str(self.version)}} for name in self.names]
         return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
         self.watches += 1
@@ -194,6 +197,9 @@ class Answers:
         finally:
             self.under_way -= 1
         return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
         await asyncio.Event().wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -32,6 +32,9 @@ class RefusingSession:
             raise ApiError(self.status, "", "the test says so", f"GET {path}")
         items = [{"metadata": {"name": "q", "namespace": "team", "resourceVersion": "7"}}]
         return {"metadata": {"resourceVersion": "10"}, "items": items}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> JsonObject:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
         await self.cut.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, cast
 
 import pytest
@@ -83,6 +83,9 @@ class Lists:
         for index, raw in enumerate(items):
             raw["metadata"]["resourceVersion"] = str(index + 1)
         return {"metadata": {"resourceVersion": "100"}, "items": items}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> Json:
+        return await self.get(path, **params)
 
 
 async def watches_of(
@@ -420,6 +423,9 @@ class OldDefinitions:
         if path in self._refused:
             raise ApiError(404 if path == ENERGY_QUOTAS.path() else 403, "", "the test says so", f"GET {path}")
         return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> Json:
+        return await self.get(path, **params)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[Json]:
         await asyncio.Event().wait()

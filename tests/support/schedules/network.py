@@ -277,6 +277,9 @@ class MemorySession:
     async def delete(self, path: str, options: Json | None = None) -> Json:
         return await self.request("DELETE", path, body=options)
 
+    async def page(self, path: str, params: Mapping[str, str], max_bytes: int) -> Json:
+        return await self.get(path, **params)
+
     async def watch(self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float) -> AsyncIterator[Json]:
         loop = asyncio.get_running_loop()
         if not self._link.network.up:
