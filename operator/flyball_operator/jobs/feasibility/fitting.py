@@ -136,6 +136,7 @@ class _Room:
             for pod in pods:
                 if pod.node and not pod.finished and pod.needs != NO_NEEDS:
                     self._ours.setdefault(pod.node, []).append((priorities.get(uid), pod.needs))
+        self._free_of: dict[int, dict[str, Needs | None]] = {}  # by priority
         self.known: Fits = {}
 
     def fit(self, demands: PodDemands, priority: int) -> Fit:
@@ -143,7 +144,11 @@ class _Room:
         key = (id(demands), priority)  # to hash them whole, ten thousand times, costs as much as all the rest
         found = self.known.get(key)
         if found is None:
-            lacks = {name: demands.lacking(view, self._free(view, priority)) for name, view in self._views.items()}
+            free = self._free_of.get(priority)
+            if free is None:
+                free = {name: self._free(view, priority) for name, view in self._views.items()}
+                self._free_of[priority] = free
+            lacks = {name: demands.lacking(view, free[name]) for name, view in self._views.items()}
             found, before = self._judged(demands, lacks), self._before.get(key)
             found = self.known[key] = before if before == found and before is not None else found
         return found

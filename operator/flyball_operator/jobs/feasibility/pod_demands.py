@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob
@@ -23,6 +23,11 @@ _PASSING_TAINTS = frozenset(
     }
 )
 _THOUSANDTHS, _GIBI = 1000, 1024**3
+# Each is compared with each node in each cycle, and a cut that comes meanwhile waits: nobody needs more, and who asks for
+# more is left to the scheduler. A list of values may have the name of every node.
+MOST_TOLERATIONS = 100
+MOST_REQUIREMENTS = 100
+MOST_VALUES = 2000
 
 
 class Requirement(ApiStruct, frozen=True):
@@ -170,7 +175,14 @@ def template_demands(whole: Mapping[str, Any], plain: PodDemands) -> PodDemands:
         plain.resource_name,
         plain.gpus,
         tuple(sorted(spec.node_selector.items())),
-        None if required is None else required.node_selector_terms,
-        spec.tolerations,
+        None if required is None or _is_long(required.node_selector_terms) else required.node_selector_terms,
+        spec.tolerations if len(spec.tolerations) <= MOST_TOLERATIONS else (Toleration(operator="Exists"),),
         needs,
     )
+
+
+def _is_long(terms: Sequence[Term]) -> bool:
+    """Whether terms ask for more than is worth comparing."""
+    requirements = [item for term in terms for item in (*term.match_expressions, *term.match_fields)]
+    values = sum(len(item.values) for item in requirements)
+    return max(len(terms), len(requirements)) > MOST_REQUIREMENTS or values > MOST_VALUES

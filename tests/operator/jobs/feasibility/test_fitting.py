@@ -109,6 +109,26 @@ def test_the_nodes_that_can_take_a_pod(spec: Json, nodes: str) -> None:
     assert (fit.refusal is None) == bool(nodes)
 
 
+NO_ZONE: Json = {"key": "zone", "operator": "In", "values": ["none"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "looked_at"),
+    [
+        ({"affinity": required(*[NO_ZONE] * 100)}, True),
+        ({"affinity": required(*[NO_ZONE] * 101)}, False),
+        ({"affinity": required({**NO_ZONE, "values": [f"{number}" for number in range(2000)]})}, True),
+        ({"affinity": required({**NO_ZONE, "values": [f"{number}" for number in range(2001)]})}, False),
+        ({"tolerations": [{"key": f"{number}"} for number in range(100)]}, True),
+        ({"tolerations": [{"key": f"{number}"} for number in range(101)]}, False),
+    ],
+)
+def test_who_asks_for_more_than_is_worth_comparing_is_left_to_the_scheduler(spec: Json, looked_at: bool) -> None:
+    """Each is compared with each node in each cycle, and a cut that comes meanwhile waits for that."""
+    refusal = fit_of(job(**spec), node("a", **RESERVED) if "tolerations" in spec else node("a")).refusal
+    assert (refusal is not None) is looked_at
+
+
 def test_ephemeral_storage_is_looked_at_too() -> None:
     two = node("a"), node("b", storage="10Gi")
     assert fit_of(job(gpus=(1, 8), requests={"ephemeral-storage": "50Gi"}), *two).eligible_nodes == {"a"}
