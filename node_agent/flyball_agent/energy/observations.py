@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from flyball_api.grant import Grant, JobGrant
+from msgspec import Meta
 
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import JobObservation
@@ -21,6 +23,16 @@ MAX_ASKED_SECONDS = 30.0
 # One that a computation asked for: as long as one may take whose process does not ask again.
 COMPUTATION_SECONDS = 10.0
 MAX_GPU_NAME = 64
+MAX_MEGAHERTZ = 100_000
+MAX_BATCH_SIZE = 2**31 - 1
+
+# What the types say is held, too, where one process tells another what it was told.
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+WindowSeconds = Annotated[float, Meta(ge=0, le=MAX_WINDOW_SECONDS)]
+BatchSize = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
+Megahertz = Annotated[int, Meta(ge=1, le=MAX_MEGAHERTZ)]
+AskedSeconds = Annotated[float, Meta(gt=0, le=MAX_ASKED_SECONDS)]
+GpuName = Annotated[str, Meta(max_length=MAX_GPU_NAME)]
 
 
 class InvalidReport(ValueError):
@@ -31,10 +43,10 @@ class InvalidReport(ValueError):
 class StepReport:
     """What a training process reports: iterations of the job so far, and how many took how long since its last report."""
 
-    iterations: int
-    window_iterations: int
-    window_seconds: float
-    local_batch_size: int = 0
+    iterations: Count
+    window_iterations: Count
+    window_seconds: WindowSeconds
+    local_batch_size: BatchSize = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +56,9 @@ class ClockAsked:
     `gpu` is the UUID of the one that it wants it of; empty: of all of them.
     """
 
-    max_megahertz: int | None
-    seconds: float
-    gpu: str = ""
+    max_megahertz: Megahertz | None
+    seconds: AskedSeconds
+    gpu: GpuName = ""
 
 
 def parse_clock(raw: object) -> ClockAsked:
@@ -56,7 +68,7 @@ def parse_clock(raw: object) -> ClockAsked:
     megahertz, seconds, gpu = raw.get("maxMegahertz"), raw.get("seconds", MAX_ASKED_SECONDS), raw.get("gpu", "")
     if "maxMegahertz" not in raw or isinstance(megahertz, bool):
         raise InvalidReport("maxMegahertz: an integer within 1..100000, or null")
-    if megahertz is not None and not (isinstance(megahertz, int) and 1 <= megahertz <= 100_000):
+    if megahertz is not None and not (isinstance(megahertz, int) and 1 <= megahertz <= MAX_MEGAHERTZ):
         raise InvalidReport(f"maxMegahertz: {megahertz!r:.40} is not an integer within 1..100000, or null")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= MAX_ASKED_SECONDS:
         raise InvalidReport(f"seconds: {seconds!r:.40} is not within 0..{MAX_ASKED_SECONDS:g}")
@@ -92,7 +104,7 @@ def parse_steps(raw: object) -> StepReport:
     if not 0 <= seconds <= MAX_WINDOW_SECONDS:
         raise InvalidReport(f"windowSeconds: {seconds:g} is not within 0..{MAX_WINDOW_SECONDS:g}")
     report = StepReport(
-        count("iterations"), count("windowIterations"), float(seconds), min(count("localBatchSize", 0), 2**31 - 1)
+        count("iterations"), count("windowIterations"), float(seconds), min(count("localBatchSize", 0), MAX_BATCH_SIZE)
     )
     if report.window_iterations > report.iterations:
         raise InvalidReport(f"windowIterations {report.window_iterations} is above iterations {report.iterations}")

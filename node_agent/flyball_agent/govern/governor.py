@@ -45,6 +45,8 @@ EARLY_ROUNDS_PER_SECOND, EARLY_ROUNDS_BURST = 5.0, 5.0
 FIRST_PODS_SECONDS = 0.5
 # Three scrapes a minute apart: what a pod used at its end would else never reach Prometheus.
 ENDED_PODS_SHOWN_NS = 180 * NANOSECONDS
+# More than end on a node meanwhile; whoever lists the pods may make up others each time.
+MAX_ENDED_PODS = 1024
 
 
 class AgentFailed(Exception):
@@ -272,6 +274,8 @@ class Governor:
         for name, holder in self.state.pods.items():
             if name not in pods:
                 self.state.ended_pods[name] = EndedPod(holder, now_ns)
+        for name in list(self.state.ended_pods)[:-MAX_ENDED_PODS]:
+            del self.state.ended_pods[name]
         self.state.pods = pods
         return self.enforcer.set_pods(holders, all_resolved=self.state.pods_unresolved is None)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_agent.enforce.gpu_state import MAX_XID_KINDS
+from flyball_agent.energy.observations import ClockAsked, StepReport
+from flyball_agent.enforce.gpu_state import MAX_XID_KINDS, PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.set_latencies import SETS_KEPT, SetLatency
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -16,11 +17,13 @@ from flyball_agent.link.messages import (
     MAX_TO_AGENT_BYTES,
     MAX_TO_ENFORCER_BYTES,
     BrakesSeen,
+    ClockWanted,
     InvalidMessage,
     OperatorSeen,
     PodsListed,
     Snapshot,
     SpecSeen,
+    StepsReported,
     ToEnforcer,
     from_agent,
     from_enforcer,
@@ -48,6 +51,8 @@ BRAKE = read_power_brake(
         "spec": {"epoch": 1, "sequence": 2, "keptMillionths": 500_000},
     }
 )
+
+POD = PodName("team", "train-0")
 
 
 async def governed(folder: Path, gpus: int) -> SingleProcessAgent:
@@ -142,6 +147,27 @@ def test_it_does_in_whatever_pieces(pieces: list[int], epochs: list[int]) -> Non
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     incoming = from_agent()
     incoming.add(data)
+    with pytest.raises(InvalidMessage):
+        incoming.next()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        StepsReported(POD, StepReport(2**53 + 1, 1, 1.0)),
+        StepsReported(POD, StepReport(1, 1, 1e20)),
+        StepsReported(POD, StepReport(1, 1, float("nan"))),
+        StepsReported(POD, StepReport(1, 1, 1.0, 2**40)),
+        ClockWanted(POD, ClockAsked(0, 1.0)),
+        ClockWanted(POD, ClockAsked(900, float("inf"))),
+        ClockWanted(POD, ClockAsked(900, 1e9)),
+        ClockWanted(POD, ClockAsked(900, 1.0, "G" * 65)),
+    ],
+)
+def test_what_no_socket_would_take_is_refused_here_too(message: ToEnforcer) -> None:
+    """A window of 1e20 s gave microseconds that no snapshot can hold: none was sent any more, and the journal kept it."""
+    incoming = from_agent()
+    incoming.add(packed(message))
     with pytest.raises(InvalidMessage):
         incoming.next()
 

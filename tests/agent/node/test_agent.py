@@ -404,6 +404,17 @@ def test_a_lock_that_was_only_taken_away_tells_nobody_that_clocks_can_be_set(rig
     assert [shown["clocksLockable"] for shown in found["gpus"].values()] == [None]
 
 
+def test_of_pods_that_are_made_up_anew_each_time_no_more_are_kept_than_may_be(rig: Rig) -> None:
+    """An agent that lies says so to the process with the privilege, whose memory is bounded."""
+    rig.tick()
+    made_up = [PodDevices("research", f"p{number}", f"uid-{number}", ("GPU-none",)) for number in range(3000)]
+    for number in range(0, len(made_up), 600):
+        rig.pods.pods = made_up[number : number + 600]
+        asyncio.run(rig.agent.find_pods())
+    assert len(rig.agent.state.pods) == 600
+    assert [name.name for name in rig.agent.state.ended_pods] == [f"p{number}" for number in range(2400 - 1024, 2400)]
+
+
 def test_what_a_trainer_has_measured_of_its_stages_is_shown_until_its_pod_has_ended(rig: Rig) -> None:
     rig.spec(1, ("gpt2-1-0", 300_000))
     rig.hold("gpt2-1-0", 0, 1)
