@@ -17,6 +17,7 @@ from typing import Any
 
 from flyball_api.gpu_node import Acknowledgement
 from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.token_bucket import TokenBucket
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.energy.attribution import NOT_KNOWN, Attribution, Sample
@@ -34,7 +35,6 @@ from flyball_agent.gpu.calls import DriverCalls
 from flyball_agent.gpu.gpu import GpuDriver
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
-from flyball_agent.wire.token_bucket import TokenBucket
 
 TICK_SECONDS = 1.0
 SETTLING_TICK_SECONDS = 0.05

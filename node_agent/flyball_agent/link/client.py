@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_kube.backoff import Backoff
 from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.token_bucket import TokenBucket
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.attribution import EnergyAccounts
@@ -41,7 +42,6 @@ from flyball_agent.link.messages import (
 )
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
-from flyball_agent.wire.token_bucket import TokenBucket
 
 # Of what training processes say, so much may wait, and so much is sent: less than the enforcer takes of its agent, so that
 # they fill no line on which a cut is to come.

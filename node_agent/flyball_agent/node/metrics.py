@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
 from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.http_server import HttpRequest, HttpServer, Response
+from flyball_kube.serving.token_bucket import TokenBucket
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -25,8 +27,6 @@ from flyball_agent.gpu.gpu import ThrottleReason
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.node.status import health
 from flyball_agent.state import AgentState
-from flyball_agent.wire.http_server import HttpRequest, HttpServer, Response
-from flyball_agent.wire.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
 

@@ -24,6 +24,8 @@ from typing import Protocol, TypeVar
 
 import orjson
 from flyball_kube.process.logs import get_logger
+from flyball_kube.serving.http_server import BodyTooLarge, HttpRequest, HttpServer, Response
+from flyball_kube.serving.token_bucket import TokenBucket
 
 from flyball_agent.energy.observations import (
     ClockAsked,
@@ -36,9 +38,7 @@ from flyball_agent.energy.observations import (
 from flyball_agent.energy.stage_profiles import MAX_BODY_BYTES as MAX_PROFILE_BYTES
 from flyball_agent.energy.stage_profiles import StageProfile, parse_stage_profile
 from flyball_agent.enforce.gpu_state import PodName
-from flyball_agent.wire.http_server import BodyTooLarge, HttpRequest, HttpServer, Response
 from flyball_agent.wire.paced_listener import PacedListener
-from flyball_agent.wire.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
 

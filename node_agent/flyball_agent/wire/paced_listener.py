@@ -7,7 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from flyball_agent.wire.token_bucket import TokenBucket
+from flyball_kube.serving.token_bucket import TokenBucket
 
 PAUSE_SECONDS = 0.05
 

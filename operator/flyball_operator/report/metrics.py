@@ -7,14 +7,11 @@ one consistent set, because a set is replaced as a whole and never changed.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
 
 from flyball_kube.process.logs import get_logger
 from prometheus_client import (
@@ -24,7 +21,6 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -33,6 +29,7 @@ from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
 from flyball_operator.report.cap_series import ObservedCap, cap_families
 from flyball_operator.report.job_series import ObservedJobs
+from flyball_operator.report.metrics_server import MetricsServer
 from flyball_operator.report.quota_series import quota_families
 from flyball_operator.report.savings import Savings
 
@@ -189,7 +186,7 @@ class OperatorMetrics:
         self._over: dict[str, tuple[float, float]] = {}  # joules and seconds above each cap
         self._caps_seen_at: float | None = None
         self._converging_since: float | None = None
-        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self._server: MetricsServer | None = None
 
     def set_leader(self, leads: bool) -> None:
         """Whether this process leads. One that does not has no series of caps and jobs: the leader's are right."""
@@ -319,20 +316,16 @@ class OperatorMetrics:
 
     async def serve(self, port: int, address: str = "0.0.0.0") -> int:  # noqa: S104 - scraped from other nodes
         """Serve /metrics on `port` (0: any free one) and return the port; raises OSError where it is taken."""
-        self._server = start_http_server(port, address, self.registry)
-        bound = int(self._server[0].server_port)
+        self._server = MetricsServer(self.registry)
+        bound = await self._server.serve(port, address)
         logger.info("metrics served", port=bound)
         return bound
 
     async def close(self) -> None:
         """Stop serving; nothing happens where nothing is served."""
-        if self._server is None:
-            return
-        server, thread = self._server
-        self._server = None
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
-        await asyncio.to_thread(thread.join)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
 
 
 def _node_state(info: NodeInfo) -> str:

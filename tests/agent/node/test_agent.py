@@ -26,8 +26,8 @@ from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.node.status import status_patch
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
-from flyball_agent.wire.token_bucket import TokenBucket
 from flyball_api.gpu_node import GpuNodeStatus
+from flyball_kube.serving.token_bucket import TokenBucket
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 from flyball_simulated_gpu.virtual import VirtualNode

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from flyball_agent.wire.http_server import BodyTooLarge, HttpRequest, HttpServer, Response, _Connection
+from flyball_kube.serving.http_server import BodyTooLarge, HttpRequest, HttpServer, Response, _Connection
 
 from tests.support.waiting import until
 

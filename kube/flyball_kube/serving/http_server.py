@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 import h11
+
 from flyball_kube.process.logs import get_logger
 
 logger = get_logger(__name__)
