@@ -421,6 +421,7 @@ def test_templates_that_are_nested_too_deep_are_refused_and_hide_nobody(bench: B
     for depth in depths:
         deep = orjson.Fragment(b'{"a": ' * depth + b"{}" + b"}" * depth)
         bench.submit(f"deep-{depth}", gpus=(2, 2), iterations=LONG, template=template(deep=deep))
+    bench.submit("large", gpus=(2, 2), iterations=LONG, template=template(filler=[[]] * 20_000))
     bench.submit("plain", gpus=(2, 2), iterations=LONG)
     bench.wait_running("plain", 2)
     watts = int(bench.floor_watts()) + 60
@@ -428,6 +429,7 @@ def test_templates_that_are_nested_too_deep_are_refused_and_hide_nobody(bench: B
     bench.wait_enforced("low", watts)
     for depth in depths:
         bench.wait_said(f"deep-{depth}", "Admitted", "InvalidSpec", "spec.template is nested more than 64 levels deep")
+    bench.wait_said("large", "Admitted", "InvalidSpec", "spec.template has more than 10,000 fields and entries")
     bench.submit("later", gpus=(2, 2), iterations=LONG)
     bench.wait_job("later", lambda raw: condition(raw, "Admitted") is not None, "seen")
 

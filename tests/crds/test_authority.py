@@ -291,6 +291,84 @@ def test_the_operator_changes_nothing_of_a_node_but_its_taint(
         kinds.api.delete(path)
 
 
+def test_the_operator_makes_no_jobs_in_namespaces_of_the_clusters_own(operator: ApiClient, kinds: Any) -> None:
+    owner = {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "EnergyAwareJob",
+        "name": "x",
+        "uid": "u",
+        "controller": True,
+    }
+    raw = batch_job(kinds, labels=LABELS, ownerReferences=[owner])
+    raw["metadata"]["namespace"] = "kube-system"
+    path = "/apis/batch/v1/namespaces/kube-system/jobs"
+    assert "no Job in a namespace of the cluster's own" in refusal(
+        partial(operator.request, query=DRY), "POST", path, raw
+    )
+
+
+def test_the_operator_changes_pods_of_jobs_alone_and_nothing_that_they_run(operator: ApiClient, kinds: Any) -> None:
+    jobs, path = (
+        f"{group}/namespaces/{kinds.namespace}/{what}"
+        for group, what in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods"))
+    )
+    made = batch_job(kinds)
+    made["metadata"]["name"] = "of-nobodys-pods"
+    made["spec"] |= {"suspend": True, "managedBy": "example.com/nobody"}  # so that no controller looks after its pods
+    uid = kinds.api.create(jobs, made)["metadata"]["uid"]
+    job_owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "of-nobodys-pods", "uid": uid, "controller": True}
+    for name, owners in (("alone", []), ("a-jobs", [job_owner])):
+        container = {"name": "main", "image": "example.org/main"}
+        body = {
+            "metadata": {"name": name, "ownerReferences": owners},
+            "spec": {"containers": [container], "schedulingGates": [{"name": "flyball.dev/placement"}]},
+        }
+        kinds.api.create(path, body)
+    note = {"metadata": {"annotations": {"flyball.dev/pipeline-point": "{}"}}}
+    try:
+        assert "only pods that a Job controls" in refusal(operator.patch, f"{path}/alone", note)
+        tolerations = operator.patch(f"{path}/a-jobs", note)["spec"].get("tolerations") or []
+        for change in (
+            ("replace", "/spec/containers/0/image", "example.org/other"),
+            ("add", "/spec/tolerations", [*tolerations, {"key": "more", "operator": "Exists"}]),
+            ("add", "/metadata/labels", {"flyball.dev/job-uid": "other"}),
+            ("add", "/metadata/finalizers", ["example.com/never"]),
+            ("remove", "/metadata/ownerReferences", None),
+        ):
+            body = [dict(zip(("op", "path", "value"), change, strict=True))]
+            words = refusal(partial(operator.patch, kind="json"), f"{path}/a-jobs", body)
+            assert "of a pod the operator changes nothing but" in words, change
+        operator.patch(f"{path}/a-jobs", {"spec": {"nodeSelector": {"a": "b"}, "schedulingGates": []}})
+    finally:
+        for gone in (f"{path}/alone", f"{path}/a-jobs", f"{jobs}/of-nobodys-pods"):
+            kinds.api.delete(gone)
+
+
+def test_the_operator_makes_headless_services_for_jobs_and_takes_no_other_over(operator: ApiClient, kinds: Any) -> None:
+    path = f"/api/v1/namespaces/{kinds.namespace}/services"
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-1", "uid": "u", "controller": True}
+    ours = {
+        "metadata": {"name": "train-1", "labels": LABELS, "ownerReferences": [owner]},
+        "spec": {"clusterIP": "None", "ports": [{"port": 29400}]},
+    }
+    only = "the operator makes headless Services for its Jobs"
+    make = partial(operator.request, "POST", path, query=DRY)
+    make(ours)
+    bare = copy.deepcopy(ours)
+    del bare["metadata"]["ownerReferences"]
+    assert only in refusal(make, bare)
+    routed = copy.deepcopy(ours)
+    del routed["spec"]["clusterIP"]
+    assert only in refusal(make, routed)
+    theirs = {"metadata": {"name": "theirs"}, "spec": {"clusterIP": "None", "ports": [{"port": 80}]}}
+    found = kinds.api.create(path, theirs)
+    try:
+        taken = {**found, "metadata": {**found["metadata"], **ours["metadata"], "name": "theirs"}}
+        assert only in refusal(operator.replace, f"{path}/theirs", taken)
+    finally:
+        kinds.api.delete(f"{path}/theirs")
+
+
 def test_the_operator_changes_nothing_of_a_cap_but_its_finalizer(
     attacker: ApiClient, operator: ApiClient, kinds: Any
 ) -> None:

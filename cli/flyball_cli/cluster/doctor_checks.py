@@ -31,6 +31,7 @@ ADMISSION_POLICIES = (
     "flyball-operator-caps",
     "flyball-operator-limits",
     "flyball-operator-plans",
+    "flyball-operator-pods",
     "flyball-priorities",
     "flyball-stragglers",
     "flyball-submitters",
