@@ -210,6 +210,23 @@ def test_flyballs_labels_are_not_the_users_to_set(attacker: ApiClient, kinds: An
     assert "the annotation flyball.dev/allocation of a Job" in refusal(try_job, attacker, kinds, allocation)
 
 
+@pytest.mark.parametrize(
+    "metadata", [{"labels": LABELS}, {"annotations": {"flyball.dev/allocation": '{"nodes": [["n2", 64]]}'}}]
+)
+def test_nor_by_the_way_of_a_jobs_status(attacker: ApiClient, kinds: Any, metadata: Json) -> None:
+    """It is a subresource whose writer may change labels and annotations beside it."""
+    path = f"/apis/batch/v1/namespaces/{kinds.namespace}/jobs"
+    made = batch_job(kinds)
+    made["metadata"]["name"], made["spec"]["suspend"] = "by-status", True
+    attacker.create(path, made)
+    try:
+        assert "flyball.dev/" in refusal(attacker.patch, f"{path}/by-status/status", {"metadata": metadata})
+        attacker.patch(f"{path}/by-status/status", {"metadata": {"annotations": {"note": "mine"}}})
+    finally:
+        attacker.delete(f"{path}/by-status", propagation="Background")
+        kinds.api.wait_gone(f"{path}/by-status")
+
+
 def test_users_jobs_and_pods_are_taken_as_ever(attacker: ApiClient, kinds: Any) -> None:
     try_pod(attacker, kinds, {"app": "web"})
     job = batch_job(kinds, labels={"app": "train"}, annotations={"note": "mine"})
