@@ -227,6 +227,23 @@ def test_nor_by_the_way_of_a_jobs_status(attacker: ApiClient, kinds: Any, metada
         kinds.api.wait_gone(f"{path}/by-status")
 
 
+def test_no_ephemeral_container_has_the_sockets_of_all_pods(attacker: ApiClient, kinds: Any) -> None:
+    path = f"/api/v1/namespaces/{kinds.namespace}/pods"
+    volumes = [{"name": "flyball-socket", "hostPath": {"path": "/run/flyball"}}, {"name": "other", "emptyDir": {}}]
+    gates = [{"name": "example.com/never"}]
+    spec = {"containers": [{"name": "main", "image": "main"}], "volumes": volumes, "schedulingGates": gates}
+    attacker.create(path, {"metadata": {"name": "debugged"}, "spec": spec})
+    try:
+        for volume, refused in (("flyball-socket", True), ("other", False)):
+            mounts = [{"name": volume, "mountPath": "/all"}]
+            container = {"name": f"with-{volume}", "image": "sh", "volumeMounts": mounts}
+            change = {"spec": {"ephemeralContainers": [container]}}
+            words = refusal(attacker.patch, f"{path}/debugged/ephemeralcontainers", change)
+            assert ("the folder of all sockets of the node" in words) is refused, words
+    finally:
+        attacker.delete(f"{path}/debugged")
+
+
 def test_users_jobs_and_pods_are_taken_as_ever(attacker: ApiClient, kinds: Any) -> None:
     try_pod(attacker, kinds, {"app": "web"})
     job = batch_job(kinds, labels={"app": "train"}, annotations={"note": "mine"})

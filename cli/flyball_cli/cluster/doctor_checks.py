@@ -33,6 +33,7 @@ ADMISSION_POLICIES = (
     "flyball-operator-plans",
     "flyball-operator-pods",
     "flyball-priorities",
+    "flyball-sockets",
     "flyball-stragglers",
     "flyball-submitters",
 )
