@@ -353,11 +353,11 @@ def test_the_operator_changes_pods_of_jobs_alone_and_nothing_that_they_run(opera
     job_owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "of-nobodys-pods", "uid": uid, "controller": True}
     for name, owners in (("alone", []), ("a-jobs", [job_owner])):
         container = {"name": "main", "image": "example.org/main"}
-        body = {
+        pod: Json = {
             "metadata": {"name": name, "ownerReferences": owners},
             "spec": {"containers": [container], "schedulingGates": [{"name": "flyball.dev/placement"}]},
         }
-        kinds.api.create(path, body)
+        kinds.api.create(path, pod)
     note = {"metadata": {"annotations": {"flyball.dev/pipeline-point": "{}"}}}
     try:
         assert "only pods that a Job controls" in refusal(operator.patch, f"{path}/alone", note)
@@ -381,7 +381,7 @@ def test_the_operator_changes_pods_of_jobs_alone_and_nothing_that_they_run(opera
 def test_the_operator_makes_headless_services_for_jobs_and_takes_no_other_over(operator: ApiClient, kinds: Any) -> None:
     path = f"/api/v1/namespaces/{kinds.namespace}/services"
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-1", "uid": "u", "controller": True}
-    ours = {
+    ours: Json = {
         "metadata": {"name": "train-1", "labels": LABELS, "ownerReferences": [owner]},
         "spec": {"clusterIP": "None", "ports": [{"port": 29400}]},
     }
