@@ -34,7 +34,10 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"flyball_operator": "operator", "flyball_agent": "node_agent", "flyball_api": "crds"}
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
 OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
-DECISIONS = ("adoption", "brakes", "clock_wishes", "decisions", "enforcer", "grant", "lock_drift")
+DECISIONS = (
+    *("adoption", "brakes", "clock_wishes", "decisions", "driver_access", "enforcer"),
+    *("grant", "lock_drift", "locks_in_flight"),
+)
 ENFORCE = tuple(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS)
 AGENT = (*ENFORCE, PROTOCOL)
 CONTRACT = tuple(f"tests/api/test_{name}.py" for name in ("brake_acknowledgement", "gpu_node", "grant"))

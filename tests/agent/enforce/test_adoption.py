@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, find_gpus, unnamed_uuid
+from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, find_gpus, found_anew, unnamed_uuid
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
 from flyball_agent.enforce.records import FoundGpu, FoundGpus, Intent, Intents, JournalState
 from flyball_agent.gpu.gpu import CallTimedOut, Gpu, GpuError, GpuLost, UnopenedGpu
@@ -16,9 +16,12 @@ LARGEST = 400_000  # of the A100s that are shown
 REMEMBERED_LARGEST = 300_000
 
 
+def a_driver(gpus: int = 1) -> SimulatedDriver:
+    return SimulatedDriver(VirtualNode("node-0", [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * gpus, lambda: 0))
+
+
 def shown(gpus: int = 1) -> list[Gpu]:
-    node = VirtualNode("node-0", [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * gpus, lambda: 0)
-    return list(SimulatedDriver(node).gpus())
+    return list(a_driver(gpus).gpus())
 
 
 NOW_NS = 1000
@@ -60,6 +63,23 @@ def test_what_a_gpu_holds_before_it_is_read_is_what_was_last_set_only_in_the_sam
         gpu.uuid: LARGEST,
         "GPU-gone": REMEMBERED_LARGEST,
     }
+
+
+def test_of_a_driver_that_was_loaded_anew_nothing_comes_whatever_the_journal_has_forgotten() -> None:
+    (gpu,) = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None, all_known=False).values()
+    assert gpu.coming is None
+
+
+@pytest.mark.parametrize("all_known", [True, False])
+def test_a_gpu_that_a_driver_shows_only_when_it_is_opened_anew_counts_at_its_largest(all_known: bool) -> None:
+    """What it was set to before is of another load, as far as anybody knows; what it was asked for since, a journal that
+    has all of it would know."""
+    driver, journal = a_driver(), JournalState("node-0")
+    limits = MilliwattsPerGpu(150_000), MilliwattsPerGpu(200_000), (MilliwattsPerGpu(180_000),)
+    journal.apply(Intents(1, 1, tuple(Intent(gpu.uuid, *limits) for gpu in driver.gpus())))
+    (gpu,) = found_anew(driver, journal, {}, NOW_NS, all_known=all_known, nothing_listed=False).values()
+    assert gpu.held_milliwatts == LARGEST
+    assert gpu.anything_may_come(NOW_NS) is not all_known
 
 
 def test_a_gpu_that_was_never_set_may_hold_the_most_that_it_can() -> None:

@@ -79,3 +79,5 @@ def test_only_a_clock_above_the_range_proves_something(
     reading = GpuReading(PowerLimitReading(WATTS, WATTS), sm_clock_megahertz=clock)
     gpu = GpuState("GPU-1", 0, "A100", LIMITS, WATTS, reading=reading, limit=reading.limit, lock=lock, lock_set_ns=7)
     assert (lock_drift_of(gpu, 7 + after_ns) is not None) is drifts
+    coming = gpu.changed(lock_coming=ClockLock(900, 1410))
+    assert lock_drift_of(coming, 7 + after_ns) is None, "it may have what a call that has not returned asks for"
