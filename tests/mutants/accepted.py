@@ -105,6 +105,9 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.caps.schedule:_base: spec.permille_of_max or 0 -> without '0'": (
         "a cap without watts has permille; asked for the type's sake"
     ),
+    "flyball_operator.power.nodes.heartbeats:_Pulse.doubt_silence: self.doubted_at < silent_at -> LtE": (
+        "a doubt from the same instant stays as it is"
+    ),
     "flyball_operator.power.nodes.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
     " -> without 'clock is not None'": _CLOCK,
     "flyball_operator.power.nodes.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"

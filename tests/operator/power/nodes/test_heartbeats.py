@@ -217,6 +217,16 @@ def test_a_silence_that_follows_a_doubt_is_another_one(looked_between: bool) -> 
     assert silent_after(beats, {"a": made(5077.5)}, 178.0) == {}
 
 
+def test_no_silence_takes_back_a_doubt_that_began_after_it() -> None:
+    """A Node that shows a boot while its agent has been silent for too long: what was made in between proves nothing."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    silent_after(beats, {"a": made(5000.0)}, 200.0, {"a"})
+    silent_after(beats, {"a": made(5000.0)}, 201.0)
+    assert "a" in silent_after(beats, {"a": made(5080.0)}, 202.0), "made at 180 to 190, before the sign"
+    assert silent_after(beats, {"a": made(5102.0)}, 203.0) == {}
+
+
 def test_a_silence_counts_from_when_it_was_too_long_and_not_from_when_somebody_looked() -> None:
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
