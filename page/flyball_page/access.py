@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES, GPU_NODES, POWER_CAPS, Resource
+from flyball_kube.serving.token_bucket import TokenBucket
 from flyball_kube.session import ApiSession, JsonObject
-
-from flyball_page.rates import Rate
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, no secret
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -101,7 +100,7 @@ class Reviews:
         self._monotonic = monotonic
         self._kept: OrderedDict[bytes, tuple[float, Viewer | None]] = OrderedDict()  # None: refused
         self._under_way: dict[bytes, asyncio.Future[Viewer | None]] = {}
-        self._rate = Rate(REVIEWS_PER_SECOND, REVIEWS_BURST, monotonic)
+        self._rate = TokenBucket(REVIEWS_PER_SECOND, REVIEWS_BURST, monotonic)
 
     async def viewer(self, token: str) -> Viewer:
         """Whose token it is, and what that account may list.

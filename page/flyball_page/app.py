@@ -20,12 +20,12 @@ from fastapi.responses import JSONResponse
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.process.logs import get_logger
 from flyball_kube.serving.names import host_name
+from flyball_kube.serving.token_bucket import TokenBucket
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyball_page.access import Forbidden, TooManyReviews, Unauthenticated, Viewer, bearer_token
 from flyball_page.published import Published, accepts_gzip, names_version
-from flyball_page.rates import Rate
 
 logger = get_logger(__name__)
 
@@ -117,7 +117,7 @@ def make_app(
     app = FastAPI(title="Flyball", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     static = static_files()
     headers = SECURITY_HEADERS | {"Content-Security-Policy": content_policy(static["index.html"].content)}
-    rate = Rate(max_requests_per_second, 2 * max_requests_per_second)
+    rate = TokenBucket(max_requests_per_second, 2 * max_requests_per_second)
     app.add_middleware(Border, rate=rate, hosts=hosts, headers=headers)
 
     async def viewer(request: Request) -> Viewer:
@@ -238,7 +238,7 @@ def document_answer(request: Request, published: Published | None) -> Response:
 class Border:
     """What every request passes: only reading, only so many in a second, only by known names; and all headers."""
 
-    def __init__(self, app: ASGIApp, rate: Rate, hosts: frozenset[str], headers: dict[str, str]) -> None:
+    def __init__(self, app: ASGIApp, rate: TokenBucket, hosts: frozenset[str], headers: dict[str, str]) -> None:
         self._app, self._rate, self._hosts = app, rate, hosts
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
