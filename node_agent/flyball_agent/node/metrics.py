@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
 from flyball_kube.process.logs import get_logger
 from flyball_kube.serving.http_server import HttpRequest, HttpServer, Response
+from flyball_kube.serving.scrapes import Scrapes
 from flyball_kube.serving.token_bucket import TokenBucket
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,9 +36,7 @@ IDLE_SECONDS = 90.0  # more than a minute between two scrapes
 # Beyond these, which no Prometheus comes near, a scrape gets what the one before it got: each made anew takes milliseconds
 # of what the agent has for its grants.
 SCRAPES_PER_SECOND, SCRAPE_BURST = 5.0, 20.0
-MAX_KEPT_SCRAPES = 8
 TEXT = "text/plain; charset=utf-8"
-GZIP_WINDOW = 31  # zlib's word for gzip with the largest window
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +240,7 @@ class MetricsServer:
         self._host, self._port = host, port
         self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, serves_newest=True, monotonic=monotonic)
         self._server: asyncio.Server | None = None
-        self._scrapes = TokenBucket(SCRAPES_PER_SECOND, SCRAPE_BURST, monotonic)
-        self._kept: dict[tuple[str, bool], Response] = {}  # the last scrape of each format, packed or not
+        self._scrapes = Scrapes(TokenBucket(SCRAPES_PER_SECOND, SCRAPE_BURST, monotonic))
 
     async def start(self) -> int:
         """Serve; returns the port. Raises OSError where it is taken."""
@@ -282,19 +279,7 @@ class MetricsServer:
 
     def _metrics(self, request: HttpRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        packs = "gzip" in request.headers.get("accept-encoding", "")
-        kept = self._kept.get((content_type, packs))
-        if not self._scrapes.take() and kept is not None:
-            return kept
-        response = Response(200, encode(self._registry), content_type)
-        if packs:
-            packer = zlib.compressobj(wbits=GZIP_WINDOW)
-            packed = packer.compress(response.body) + packer.flush()
-            response = Response(200, packed, content_type, headers=(("Content-Encoding", "gzip"),))
-        if len(self._kept) >= MAX_KEPT_SCRAPES:
-            self._kept.clear()
-        self._kept[content_type, packs] = response
-        return response
+        return self._scrapes.answer(request, content_type, lambda: encode(self._registry))
 
     def _healthy(self) -> Response:
         """200 while every agent makes rounds, else 503; the age of each one's last round."""

@@ -10,21 +10,19 @@ import asyncio
 import contextlib
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from flyball_kube.serving.http_server import HttpRequest, HttpServer, Response
+from flyball_kube.serving.scrapes import Scrapes
 from flyball_kube.serving.token_bucket import TokenBucket
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 MAX_CONNECTIONS = 64
 IDLE_SECONDS = 90.0  # more than a minute between two scrapes
-MAX_KEPT_SCRAPES = 8
 SCRAPES_PER_SECOND, SCRAPE_BURST = 1.0, 10.0
 TEXT = "text/plain; charset=utf-8"
-GZIP_WINDOW = 31  # zlib's word for gzip with the largest window
 
 
 class MetricsServer:
@@ -32,9 +30,8 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
-        self._scrapes = TokenBucket(SCRAPES_PER_SECOND, SCRAPE_BURST, monotonic)
+        self._scrapes = Scrapes(TokenBucket(SCRAPES_PER_SECOND, SCRAPE_BURST, monotonic))
         self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, serves_newest=True)
-        self._kept: dict[tuple[str, bool], Response] = {}  # the last scrape of each format, packed or not
         self._bound: Future[int] = Future()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,16 +75,4 @@ class MetricsServer:
         if request.method not in ("GET", "HEAD"):
             return Response(405, b"GET only\n", TEXT, headers=(("Allow", "GET, HEAD"),))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        packs = "gzip" in request.headers.get("accept-encoding", "")
-        kept = self._kept.get((content_type, packs))
-        if not self._scrapes.take() and kept is not None:
-            return kept
-        response = Response(200, encode(self._registry), content_type)
-        if packs:
-            packer = zlib.compressobj(wbits=GZIP_WINDOW)
-            packed = packer.compress(response.body) + packer.flush()
-            response = Response(200, packed, content_type, headers=(("Content-Encoding", "gzip"),))
-        if len(self._kept) >= MAX_KEPT_SCRAPES:
-            self._kept.clear()
-        self._kept[content_type, packs] = response
-        return response
+        return self._scrapes.answer(request, content_type, lambda: encode(self._registry))
