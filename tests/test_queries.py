@@ -89,7 +89,6 @@ MEMORIES = frozenset(
         "Room.cheapest_anywhere",
         "Savings._ratio",
         "Stepper.base_gpus",
-        "_Room.fit",
         "_consumption",
         "_job_view",
         "fitted_model",

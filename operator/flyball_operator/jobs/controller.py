@@ -159,7 +159,7 @@ class JobController:
         ]
         if not cycle.statuses_wait:
             times.append(self._statuses.next_seconds)
-        next_seconds = min([self._creates.next_seconds(monotonic), *times])
+        next_seconds = min([self._creates.next_seconds(monotonic), self._fitting.next_seconds, *times])
         pipelines = [(job, self._records[uid]) for uid, job in jobs.items() if job.view.spec.pipeline is not None]
         return replace(
             shown,

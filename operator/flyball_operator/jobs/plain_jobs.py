@@ -33,6 +33,10 @@ LONGEST_REFUSAL_SECONDS = 600.0
 REPEATED_AFTER_SECONDS = 300.0
 # So many that wait, and as many that run, are looked at in each cycle: the oldest of each namespace before any second one.
 MAX_JUDGED = 200
+# Fewer on many nodes, with each of which each is compared, counted and summed up: 9 microseconds, so 90 ms a cycle. A cut
+# that comes meanwhile waits for that.
+MOST_NODES_LOOKED_AT = 10_000
+FEWEST_JUDGED = 4
 # What is said of a Job, and whether somebody has to do something about it.
 REASONS = {
     "Admitted": False,
@@ -62,8 +66,10 @@ class PlainJobs:
         self._admitted: dict[str, float] = {}  # when, by uid
         self._refused: dict[str, tuple[float, int]] = {}  # until when it is left alone, and how often it was refused
         self._shown: dict[str, tuple[str, float]] = {}
+        self._steps = 0
+        self._judged: dict[str, tuple[int, str]] = {}  # of those that wait: in which step, and the reason
         self.waiting: dict[str, int] = {}
-        """How many were judged in the last step and go on waiting, by the reason."""
+        """How many that were judged go on waiting, by the reason."""
 
     def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[PlainJobVerdict]:
         """The verdicts to carry out now: each Job that may run, and each that may not where its reason is new.
@@ -78,19 +84,37 @@ class PlainJobs:
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in jobs and jobs[uid].waits}
         left = {uid for uid, (until, _) in self._refused.items() if until > monotonic}
         waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted and job.uid not in left]
-        if not waiting:
-            self.waiting = Counter(JobRefused=len(left)) if left else {}
-            return []
-        started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
-        room = _Room(state, decisions, started)
-        verdicts = [room.judge(job) for job in _chosen(waiting)]
-        self.waiting = Counter(verdict.reason for verdict in verdicts if not verdict.admitted)
-        if left:
-            self.waiting["JobRefused"] = len(left)
+        wait = {job.uid for job in waiting}
+        self._steps += 1
+        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in wait}
+        verdicts: list[PlainJobVerdict] = []
+        if waiting:
+            started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
+            room = _Room(state, decisions, started)
+            verdicts = [room.judge(job) for job in self._whose_turn_it_is(waiting, len(state.nodes))]
         for verdict in verdicts:
             if verdict.admitted:
                 self._admitted[verdict.job.uid] = monotonic
+                self._judged.pop(verdict.job.uid, None)
+            else:
+                self._judged[verdict.job.uid] = self._steps, verdict.reason
+        self.waiting = Counter(reason for _, reason in self._judged.values())
+        if left:
+            self.waiting["JobRefused"] = len(left)
         return [verdict for verdict in verdicts if verdict.admitted or self._take_news(verdict, monotonic)]
+
+    def _whose_turn_it_is(self, waiting: Sequence[PlainJob], nodes: int) -> list[PlainJob]:
+        """Those to judge now, the oldest first. Of too many one half are the oldest, the other the longest not judged."""
+        most = max(FEWEST_JUDGED, min(MAX_JUDGED, MOST_NODES_LOOKED_AT // max(1, nodes)))
+        chosen = _chosen(waiting, most if len(waiting) <= most else most // 2)
+        among = {job.uid for job in chosen}
+        others = sorted(
+            (job for job in waiting if job.uid not in among), key=lambda job: (self._last_step(job), _age(job))
+        )
+        return sorted([*chosen, *others[: most - len(chosen)]], key=_age)
+
+    def _last_step(self, job: PlainJob) -> int:
+        return self._judged.get(job.uid, (0, ""))[0]
 
     def answered(self, job: PlainJob, result: WriteResult, monotonic: float) -> PlainJobVerdict | None:
         """Take in what became of letting a Job run; what users are to be shown of that, None where nothing.
@@ -117,14 +141,14 @@ class PlainJobs:
         return True
 
 
-def _chosen(jobs: Iterable[PlainJob]) -> list[PlainJob]:
-    """As many as are looked at, the oldest first; of each namespace as many as of any other that has them, so that one
+def _chosen(jobs: Iterable[PlainJob], most: int) -> list[PlainJob]:
+    """As many as `most`, the oldest first; of each namespace as many as of any other that has them, so that one
     namespace's Jobs, which may wait for ever, keep nobody else's waiting."""
     of_namespaces: dict[str, list[PlainJob]] = defaultdict(list)
     for job in sorted(jobs, key=_age):
         of_namespaces[job.namespace].append(job)
     in_turn = (job for rank in zip_longest(*of_namespaces.values()) for job in rank if job is not None)
-    return sorted(islice(in_turn, MAX_JUDGED), key=_age)
+    return sorted(islice(in_turn, most), key=_age)
 
 
 def _age(job: PlainJob) -> tuple[str, str, str]:
@@ -153,7 +177,7 @@ class _Room:
             if pod.gpus and not pod.job_uid and pod.node and not pod.finished
         )
         self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
-        for job in _chosen(job for job in started if job.gpus_per_pod and job.pods > bound[job.uid]):
+        for job in _chosen((job for job in started if job.gpus_per_pod and job.pods > bound[job.uid]), MAX_JUDGED):
             placed = self._placed(job, job.pods - bound[job.uid], self._fitting(job)[0])
             self._nodes = _with_pods(self._nodes, job, placed or Counter())
             self._free = {

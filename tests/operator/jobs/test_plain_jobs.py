@@ -16,6 +16,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import plain_jobs
 from flyball_operator.jobs.plain_jobs import (
     BELIEVED_SECONDS,
+    FEWEST_JUDGED,
     MAX_JUDGED,
     REPEATED_AFTER_SECONDS,
     PlainJobs,
@@ -325,6 +326,32 @@ def test_jobs_that_wait_for_ever_keep_no_other_namespaces_waiting() -> None:
     found = verdicts(state([*flood, *late]))
     assert len(found) == MAX_JUDGED
     assert [name for name, each in found.items() if each.admitted] == ["late-one", "late-two"]
+
+
+def test_where_there_are_many_nodes_few_are_judged_at_once_and_each_has_its_turn() -> None:
+    """Each is compared with each node, and a cut that comes meanwhile waits for that."""
+    waits = [job(f"w{index:02d}", gpus=16, created=f"{index:02d}") for index in range(12)]
+    seen = state([*waits, job("small", gpus=2, created="99")], nodes=2)
+    judged: list[PlainJobVerdict] = []
+    plain, turns = PlainJobs(), 0
+    with patch.object(plain_jobs, "MOST_NODES_LOOKED_AT", 12):
+        while "small" not in {each.job.name for each in judged}:
+            turns += 1
+            found = plain.step(seen, {}, turns * 2.0 * REPEATED_AFTER_SECONDS)
+            assert len(found) == 6
+            assert [each.job.name for each in found][:3] == ["w00", "w01", "w02"], "the oldest in every turn"
+            assert [each.job.created for each in found] == sorted(each.job.created for each in found)
+            judged += found
+    assert turns == 4, "ten in turn, three at once"
+    assert [each.job.name for each in judged if each.admitted] == ["small"]
+    assert {each.job.name for each in judged} == {each.name for each in seen.cluster.plain_jobs}
+    assert dict(plain.waiting) == {"NoNodeFits": 12}, "those of other turns too"
+
+
+def test_on_however_many_nodes_some_are_judged() -> None:
+    many = [job(f"w{index:02d}", gpus=16, created=f"{index:02d}") for index in range(12)]
+    with patch.object(plain_jobs, "MOST_NODES_LOOKED_AT", 1):
+        assert len(verdicts(state(many, nodes=2))) == FEWEST_JUDGED
 
 
 def test_jobs_whose_pods_all_run_are_not_placed_again() -> None:

@@ -14,6 +14,9 @@ from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
 from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
 from flyball_operator.power.nodes.info import NodeInfo
 
+# Until those have their turn whose demands no node has been looked at for yet.
+NEXT_TURN_SECONDS = 0.5
+
 
 class Allowances:
     """Works it out in each cycle; `gpu_resources` names the extended resources by which GPUs are counted."""
@@ -21,6 +24,11 @@ class Allowances:
     def __init__(self, gpu_resources: Collection[str]) -> None:
         self._gpu_resources = gpu_resources
         self._fitting = Fitting()
+
+    @property
+    def next_seconds(self) -> float:
+        """After how long there is more to find out, by time alone."""
+        return NEXT_TURN_SECONDS if self._fitting.outstanding else float("inf")
 
     def fits(
         self,

@@ -13,7 +13,8 @@ from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
 from flyball_kube.process.logs import get_logger
 
-from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
+from flyball_operator.jobs.feasibility.comparisons import Comparisons
+from flyball_operator.jobs.feasibility.pod_demands import PodDemands, plain_demands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.power.nodes.info import NodeInfo
@@ -22,6 +23,7 @@ logger = get_logger(__name__)
 
 
 MOST_LACKS = 8  # that are named, each with how many nodes have it
+MOST_LOGGED = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Fit:
 
 
 NO_BOUNDS = Fit()
-Fits = dict[tuple[int, int], Fit]  # by what pods demand (its identity), and the job's priority
+# What pods demand, by its identity (to hash it whole, ten thousand times, costs as much as all the rest), and the priority.
+Asked = tuple[int, int]
 
 
 class Fitting:
@@ -51,12 +54,22 @@ class Fitting:
     def __init__(self) -> None:
         self._demands: dict[str, tuple[int, PodDemands]] = {}
         self._alike: dict[PodDemands, PodDemands] = {}  # one object for all that are equal
-        self._fits: Fits = {}  # of the last cycle
+        self._comparisons: Comparisons[Asked, PodDemands, Fit] = Comparisons()
+
+    @property
+    def outstanding(self) -> int:
+        """For how many unlike demands no node has been looked at yet."""
+        return self._comparisons.outstanding
 
     def _of(self, job: EnergyAwareJob) -> PodDemands:
         known = self._demands.get(job.uid)
         if known is None or known[0] != job.generation:
-            demands = pod_demands(job)
+            try:
+                demands = pod_demands(job)
+            except Exception:
+                # Whatever a template has: it must not end the cycle that holds the caps for everybody.
+                logger.exception("demands of a job's pods not understood", job=job.key)
+                demands = plain_demands(job)
             known = self._demands[job.uid] = (job.generation, self._alike.setdefault(demands, demands))
         return known[1]
 
@@ -79,16 +92,15 @@ class Fitting:
         if len(self._alike) > 2 * len(self._demands):
             self._alike = {demands: demands for _, demands in self._demands.values()}
         views = {name: info.node for name, info in nodes.items() if info.node is not None and info.node.gpus}
-        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of, self._fits)
-        self._fits = room.known
+        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of)
+        asked = {job.uid: (self._of(job), job.spec.priority) for job in jobs}
+        compared = self._comparisons.step(
+            {(id(demands), priority): demands for demands, priority in asked.values()}, len(views), room.fit
+        )
         found: dict[str, Fit] = {}
         for job in jobs:
-            try:
-                fit = self._fit(job, room, pods_of.get(job.uid, ()))
-            except Exception:
-                # Whatever a template has: it must not end the cycle that holds the caps for everybody.
-                logger.exception("demands of a job's pods not understood", job=job.key)
-                fit = NO_BOUNDS
+            demands, priority = asked[job.uid]
+            fit = self._fit(job, compared.get((id(demands), priority)), pods_of.get(job.uid, ()))
             bound = resource_quotas.get(job.uid)
             if bound is not None:
                 holding = held_gpus(pods_of.get(job.uid, ()))
@@ -105,18 +117,25 @@ class Fitting:
             found[job.uid] = fit
         return found
 
-    def _fit(self, job: EnergyAwareJob, room: _Room, pods: Sequence[PodView]) -> Fit:
-        demands = self._of(job)
-        found = room.fit(demands, job.spec.priority)
-        # Where it is it may stay: what its own pods have there now, its next ones can have.
-        holds = {pod.node for pod in pods if pod.node and not pod.finished} if pods else None
+    def _fit(self, job: EnergyAwareJob, found: Fit | None, pods: Sequence[PodView]) -> Fit:
+        holds = frozenset(pod.node for pod in pods if pod.node and not pod.finished) if pods else frozenset()
+        if found is None:
+            if job.status.allocation is not None:
+                holds |= {node.name for node in job.status.allocation.nodes}
+            if holds:
+                return Fit(holds)
+            others = self.outstanding - 1
+            message = "what its pods demand of a node is compared with the nodes in turn"
+            message += f", after that of jobs with {others} other demands" if others else ""
+            return Fit(refusal=Refusal("Planning", message))
         if not holds:
             return found
+        # Where it is it may stay: what its own pods have there now, its next ones can have.
         return Fit(None if found.eligible_nodes is None else found.eligible_nodes | holds)
 
 
 class _Room:
-    """What each node has left for jobs, worked out once for all with the same demands and priority."""
+    """What each node has left for jobs, worked out once for all with the same priority."""
 
     def __init__(
         self,
@@ -124,10 +143,7 @@ class _Room:
         used: Mapping[str, Needs],
         priorities: Mapping[str, int],
         pods_of: Mapping[str, Sequence[PodView]],
-        before: Fits,
     ) -> None:
-        """`before` has the fits of the cycle before: what is still so is the same object, by which others know it."""
-        self._before = before
         self._views = views
         self._used = used
         # Of each node: what Flyball's own pods have of it, with their jobs' priorities (None: not known).
@@ -137,24 +153,22 @@ class _Room:
                 if pod.node and not pod.finished and pod.needs != NO_NEEDS:
                     self._ours.setdefault(pod.node, []).append((priorities.get(uid), pod.needs))
         self._free_of: dict[int, dict[str, Needs | None]] = {}  # by priority
-        self.known: Fits = {}
 
-    def fit(self, demands: PodDemands, priority: int) -> Fit:
-        """The fit of a job with these demands that has no pods yet."""
-        key = (id(demands), priority)  # to hash them whole, ten thousand times, costs as much as all the rest
-        found = self.known.get(key)
-        if found is None:
-            free = self._free_of.get(priority)
-            if free is None:
-                free = {name: self._free(view, priority) for name, view in self._views.items()}
-                self._free_of[priority] = free
-            lacks = {name: demands.lacking(view, free[name]) for name, view in self._views.items()}
-            found, before = self._judged(demands, lacks), self._before.get(key)
-            found = self.known[key] = before if before == found and before is not None else found
-        return found
+    def fit(self, demands: PodDemands, asked: Asked, before: Fit | None) -> Fit:
+        """The fit of a job with these demands that has no pods yet; where nothing has changed the very object of `before`,
+        by which others know it."""
+        try:
+            found = self._judged(demands, asked[1])
+        except Exception:
+            logger.exception("demands of pods not compared with nodes", demands=str(demands)[:MOST_LOGGED])
+            found = NO_BOUNDS
+        return before if before == found and before is not None else found
 
-    def _judged(self, demands: PodDemands, lacks: Mapping[str, str]) -> Fit:
-        views = self._views
+    def _judged(self, demands: PodDemands, priority: int) -> Fit:
+        views, free = self._views, self._free_of.get(priority)
+        if free is None:
+            free = self._free_of[priority] = {name: self._free(view, priority) for name, view in views.items()}
+        lacks = {name: demands.lacking(view, free[name]) for name, view in views.items()}
         fitting = [name for name, lack in lacks.items() if not lack]
         eligible = None if len(fitting) == len(views) else frozenset(fitting)
         offered = sum(views[name].allocatable_gpus for name in fitting)

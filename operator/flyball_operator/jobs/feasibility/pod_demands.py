@@ -159,7 +159,12 @@ class PodDemands(ApiStruct, frozen=True):
 
 def pod_demands(job: EnergyAwareJob) -> PodDemands:
     """The demands of a job's template; of one that cannot be read, which the API server will refuse, its GPUs alone."""
-    return template_demands(job.spec.template, PodDemands(job.spec.gpus.resource_name, job.spec.gpus.min))
+    return template_demands(job.spec.template, plain_demands(job))
+
+
+def plain_demands(job: EnergyAwareJob) -> PodDemands:
+    """A job's GPUs alone."""
+    return PodDemands(job.spec.gpus.resource_name, job.spec.gpus.min)
 
 
 def template_demands(whole: Mapping[str, Any], plain: PodDemands) -> PodDemands:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import GpuQuota, Needs, PodView, read_gpu_quotas, read_needs, read_node, read_pod
+from flyball_operator.jobs.feasibility import comparisons, fitting
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, withheld_gpus
+from flyball_operator.jobs.feasibility.pod_demands import PodDemands
 from flyball_operator.jobs.feasibility.quotas import resource_quota_bounds
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 
-from tests.support.operator_objects import Json, job_view, pod_view, raw_node, raw_pod
+from tests.support.operator_objects import Json, job_view, pod_view, raw_node, raw_pod, running_pod
 
 NAMES = ("nvidia.com/gpu", "example.com/gpu")
 
@@ -127,6 +130,48 @@ def test_who_asks_for_more_than_is_worth_comparing_is_left_to_the_scheduler(spec
     """Each is compared with each node in each cycle, and a cut that comes meanwhile waits for that."""
     refusal = fit_of(job(**spec), node("a", **RESERVED) if "tolerations" in spec else node("a")).refusal
     assert (refusal is not None) is looked_at
+
+
+def test_of_more_demands_than_a_cycle_compares_each_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who creates many jobs that each demand something else of nodes holds up no cut by it."""
+    monkeypatch.setattr(comparisons, "MOST_COMPARISONS", 4)
+    infos = [node(name, labels={"disk": name}) for name in "ab"]
+    jobs = [
+        job(f"j{index}", nodeSelector={"disk": "ab"[index % 2]}, requests={"cpu": f"{index + 1}"}) for index in range(5)
+    ]
+    pods = {jobs[4].uid: [running_pod("j4-0", "b", gpus=8)]}
+    several = Fitting()
+
+    def fits() -> list[Fit]:
+        found = several.fits(jobs, {info.name: info for info in infos}, pods, {}, {}, {})
+        return [found[each.uid] for each in jobs]
+
+    given = job_view("given", status={"allocation": {"nodes": [{"name": "a", "gpus": 8}], "gpus": 8}})
+    jobs[3] = replace(jobs[3], status=given.status)
+    first = fits()
+    assert [each.eligible_nodes for each in first] == [{"a"}, {"b"}, None, {"a"}, {"b"}], "where it is it may stay"
+    assert [each.refusal and each.refusal.reason for each in first] == [None, None, "Planning", None, None]
+    assert first[2].refusal is not None
+    assert first[2].refusal.message == (
+        "what its pods demand of a node is compared with the nodes in turn, after that of jobs with 2 other demands"
+    )
+    infos[0] = node("a", labels={"disk": "none"})
+    assert [each.eligible_nodes for each in fits()] == [{"a"}, {"b"}, frozenset(), {"b"}, {"b"}], "as found last"
+    assert several.outstanding == 1
+    assert [each.refusal is None for each in fits()] == [False, True, False, True, True]
+    assert several.outstanding == 0
+
+
+def test_demands_that_nobody_foresaw_end_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> str:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting, "pod_demands", fails)
+        assert fit_of(job(nodeSelector={"disk": "none"}), node("a")) == Fit()
+    with monkeypatch.context() as patched:
+        patched.setattr(PodDemands, "lacking", fails)
+        assert fit_of(job(nodeSelector={"disk": "none"}), node("a")) == Fit()
 
 
 def test_ephemeral_storage_is_looked_at_too() -> None:

@@ -1,0 +1,74 @@
+"""What is compared with every node has its turn, and no cycle compares more than a cut can wait for."""
+
+from __future__ import annotations
+
+from flyball_operator.jobs.feasibility.comparisons import MOST_COMPARISONS, Comparisons
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import of
+
+
+class Compared:
+    """What was compared in the cycle, and with what found before."""
+
+    def __init__(self) -> None:
+        self.comparisons: Comparisons[str, str, int] = Comparisons()
+        self.now: dict[str, int | None] = {}
+        self.cycles = 0
+
+    def step(self, *names: str, nodes: int, demands: dict[str, str] | None = None) -> dict[str, int]:
+        self.now, self.cycles = {}, self.cycles + 1
+        return self.comparisons.step({name: (demands or {}).get(name, name) for name in names}, nodes, self._compare)
+
+    def _compare(self, demands: str, asked: str, before: int | None) -> int:
+        assert demands.startswith(asked)
+        self.now[asked] = before
+        return self.cycles
+
+
+def test_what_fits_into_a_cycle_is_compared_in_each() -> None:
+    compared = Compared()
+    half = MOST_COMPARISONS // 2
+    assert compared.step("a", "b", nodes=half) == {"a": 1, "b": 1}
+    assert compared.step("b", "a", nodes=half) == {"a": 2, "b": 2}
+    assert compared.now == {"a": 1, "b": 1}
+    assert compared.comparisons.outstanding == 0
+
+
+def test_what_does_not_stands_until_its_next_turn() -> None:
+    compared = Compared()
+    assert compared.step("a", "b", "c", nodes=MOST_COMPARISONS) == {"a": 1}
+    assert compared.comparisons.outstanding == 2
+    assert compared.step("a", "b", "c", nodes=MOST_COMPARISONS) == {"a": 1, "b": 2}
+    assert compared.step("a", "b", "c", nodes=10 * MOST_COMPARISONS) == {"a": 1, "b": 2, "c": 3}, "one at the least"
+    assert compared.comparisons.outstanding == 0
+    assert compared.step("a", "b", "c", nodes=MOST_COMPARISONS) == {"a": 4, "b": 2, "c": 3}
+
+
+def test_what_is_asked_anew_by_the_same_name_has_nothing_found_yet() -> None:
+    compared = Compared()
+    compared.step("a", "b", nodes=1)
+    assert compared.step("a", "b", nodes=MOST_COMPARISONS, demands={"a": "a of another"}) == {"a": 2, "b": 1}
+    assert compared.now == {"a": None}
+    assert compared.step("b", nodes=1) == {"b": 3}, "who is gone is forgotten"
+    compared.step("a", "b", nodes=1)
+    assert compared.now["a"] is None
+
+
+@given(st.lists(st.lists(of(*"abcdefgh"), unique=True), min_size=1, max_size=30), st.integers(1, 4))
+def test_whatever_was_asked_before_all_have_had_their_turn_once_there_were_as_many_turns(
+    cycles: list[list[str]], turns: int
+) -> None:
+    compared = Compared()
+    last: dict[str, int] = {}
+    for names in cycles:
+        found = compared.step(*names, nodes=MOST_COMPARISONS // turns)
+        assert len(compared.now) == min(turns, len(names))
+        last = {name: at for name, at in last.items() if name in names} | dict.fromkeys(compared.now, compared.cycles)
+        assert found == last
+    everybody = "abcdefgh"
+    for _ in range(-(-len(everybody) // turns)):
+        found = compared.step(*everybody, nodes=MOST_COMPARISONS // turns)
+    assert set(found) == set(everybody)
+    assert compared.comparisons.outstanding == 0
