@@ -46,8 +46,8 @@ test: $(STAMP)  ## all tests but the integrations and training (TEST_ARGS="-k na
 test-fast: $(STAMP)  ## what needs no control plane and no long computation (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow and not own_target" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
-properties: $(STAMP)  ## properties of the pure code on new examples (PROPERTIES_ARGS=...)
-	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)
+properties: $(STAMP)  ## properties of the pure code on twice as many, new examples (PROPERTIES_ARGS=...)
+	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --hypothesis-profile full --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)
 
 test-integrations: $(STAMP)  ## beside prometheus-operator, JobSet, vmui and others (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations

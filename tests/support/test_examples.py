@@ -41,12 +41,12 @@ def test_what_has_to_pass_repeats_its_examples_whatever_else_was_imported(
     assert len(set(first)) > 5
 
 
-@pytest.mark.parametrize("profile", ["full", "thorough"])
+@pytest.mark.parametrize("profile", ["half", "full", "thorough"])
 def test_what_searches_draws_others_each_time(profile: str) -> None:
     assert drawn(profile) != drawn(profile)
 
 
-PROFILES = ("full", "gate", "fast", "thorough", "repeatable")
+PROFILES = ("full", "half", "gate", "fast", "thorough", "repeatable")
 PRINT_PROFILES = f"""
 from hypothesis import settings
 import tests.support.examples
