@@ -87,6 +87,7 @@ MEMORIES = frozenset(
         "PodsGpus.of",
         "Predictor.predict",
         "Room.cheapest_anywhere",
+        "Room.relevant_pools",
         "Savings._ratio",
         "Stepper.base_gpus",
         "_consumption",

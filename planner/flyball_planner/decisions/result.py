@@ -95,7 +95,7 @@ def _migrates(candidate: Candidate, allocation: Allocation | None) -> bool:
     current = candidate.job.current
     if current is None or allocation is None or candidate.displaced:
         return False
-    return allocation.gpus == current.gpus and allocation.nodes != current.nodes
+    return allocation.nodes != current.nodes and allocation.gpus == current.gpus
 
 
 def _decision(

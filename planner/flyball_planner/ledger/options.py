@@ -108,6 +108,7 @@ class OptionBook:
         self._terms = terms
         self._variants = list(dict.fromkeys(variant_of_pool))
         self._variant_of_pool = [self._variants.index(variant) for variant in variant_of_pool]
+        self._spreads: list[dict[int, int]] = [{} for _ in self._variants]  # nodes in the usual shape, by GPUs
         self.ladders = [ladder(job) for job in jobs]
         self._options: dict[tuple[int, int, int, int], Option | None] = {}
         self._of_alike: dict[
@@ -122,8 +123,10 @@ class OptionBook:
             for variant in sorted({self._variant_of_pool[pool] for pool in pools}):
                 self._jobs_of_variant[variant].append(job)
 
-    def strictest(self, pools: Iterable[int]) -> int:
+    def strictest(self, pools: Sequence[int]) -> int:
         """Of the pools that a job spans, the one whose caps ask most of its clocks: its options hold in all of them."""
+        if len(pools) == 1:
+            return pools[0]
         variants = self._variants
         return min(
             pools,
@@ -157,8 +160,7 @@ class OptionBook:
         option = self._usual.get(usual, NOT_THERE)
         if option is NOT_THERE:
             variant = self._variant_of_pool[pool]
-            spread = shape(gpus, self._variants[variant].cell_gpus)[0]
-            option = self._usual[usual] = self._in_shape(job, variant, gpus, spread)
+            option = self._usual[usual] = self._in_shape(job, variant, gpus, self._spread(variant, gpus))
         return option
 
     def _in_shape(self, job: int, variant: int, gpus: int, nodes: int) -> Option | None:
@@ -173,6 +175,13 @@ class OptionBook:
             option = self._options[key]
         return option
 
+    def _spread(self, variant: int, gpus: int) -> int:
+        spreads = self._spreads[variant]
+        nodes = spreads.get(gpus)
+        if nodes is None:
+            nodes = spreads[gpus] = shape(gpus, self._variants[variant].cell_gpus)[0]
+        return nodes
+
     def _note_rung(self, missing: dict[int, list[tuple[int, int, int]]], variant: int, rung: int) -> None:
         """Every job's option at this rung in the usual shape, noted once."""
         if (variant, rung) in self._rungs_noted:
@@ -185,7 +194,7 @@ class OptionBook:
     def _note_missing(
         self, missing: dict[int, list[tuple[int, int, int]]], job: int, variant: int, gpus: int, nodes: int | None
     ) -> None:
-        spread = shape(gpus, self._variants[variant].cell_gpus)[0] if nodes is None else nodes
+        spread = self._spread(variant, gpus) if nodes is None else nodes
         key = (job, variant, gpus, spread)
         if key not in self._options:
             self._options[key] = None

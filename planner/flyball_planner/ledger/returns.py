@@ -83,9 +83,7 @@ class Stepper:
         return self.state.book.at(candidate.index, self._pool(candidate, candidate.parts), gpus)
 
     def _pool(self, candidate: Candidate, parts: Sequence[tuple[int, int]]) -> int:
-        if len(parts) == 1:
-            return parts[0][0]
-        return self.state.book.strictest(pool for pool, _ in parts) if parts else candidate.pools[0]
+        return self.state.book.strictest([pool for pool, _ in parts]) if parts else candidate.pools[0]
 
     def base_gpus(self, candidate: Candidate, parts: Sequence[tuple[int, int]] | None = None) -> int:
         """The size that the candidate is admitted at, in the pools it is in: its smallest, or the cheapest in time.
@@ -135,10 +133,11 @@ class Stepper:
         late = now.gpus < base
         if candidate.dated and now.meets_deadline and not late and candidate.job.objective is not Objective.TIME:
             return None  # the cheapest that meets the deadline is what it is to have
+        at, pool = self.state.book.at, self._pool(candidate, candidate.parts)
         for gpus in candidate.ladder:
             if gpus <= now.gpus or (late and gpus < base):
                 continue
-            larger = self.option(candidate, gpus)
+            larger = at(candidate.index, pool, gpus)
             if larger is None or not larger.within_budget:
                 continue
             if late:
@@ -231,8 +230,15 @@ class Stepper:
         now, job = candidate.option, candidate.job
         if now is None or self._bound(candidate) or now.gpus <= candidate.ladder[0]:
             return None
+        as_it_wants = job.objective is Objective.TIME or _too_late(candidate)
+        as_it_wants |= job.objective is Objective.BALANCED and not candidate.dated
+        if as_it_wants and now.within_budget and now.gpus in candidate.ladder and not job.throttled:
+            return None
+        at, pool = self.state.book.at, self._pool(candidate, candidate.parts)
         smaller = [
-            (gpus, option) for gpus in candidate.ladder if gpus < now.gpus and (option := self.option(candidate, gpus))
+            (gpus, option)
+            for gpus in candidate.ladder
+            if gpus < now.gpus and (option := at(candidate.index, pool, gpus))
         ]
         if job.throttled:
             return smaller[0][0] if smaller else None
@@ -244,10 +250,6 @@ class Stepper:
                 return carried[-1]
             cheapest = min(smaller, key=lambda item: item[1].joules, default=None)
             return cheapest[0] if cheapest is not None and cheapest[1].joules < now.joules else None
-        if job.objective is Objective.TIME or _too_late(candidate):
-            return None
-        if job.objective is Objective.BALANCED and not candidate.dated:
-            return None
         restart = self.restart(candidate.staying) * now.joules / now.seconds
         cost = candidate.remaining * now.joules
         best: int | None = None

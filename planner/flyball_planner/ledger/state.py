@@ -318,7 +318,7 @@ class PlanState:
             if wanted:
                 continue
             parts = tuple((pool, nodes * per_node) for pool, nodes in sorted(taken.items()) if nodes)
-            option = self.book.at(candidate.index, self.book.strictest(pool for pool, _ in parts), gpus)
+            option = self.book.at(candidate.index, self.book.strictest([pool for pool, _ in parts]), gpus)
             if option is not None and self.affords(self.contribution(option, parts), clock, previous):
                 return Opening(option, parts)
         return None

@@ -80,19 +80,14 @@ class Workspace:
         wanted: list[tuple[int, int, int, int | None]] = []
         for candidate in self.candidates:
             job, sizes = candidate.job, candidate.ladder
+            reach = sizes[1] if sizes[1:] else 0
             if candidate.present:
                 assert job.current is not None  # noqa: S101 - what is present has an allocation
-                pool = self.book.strictest(pool for pool, _ in candidate.present_parts)
-                wanted.append((candidate.index, pool, job.current.gpus, len(job.current.nodes)))
+                pool, gpus = self.book.strictest([pool for pool, _ in candidate.present_parts]), job.current.gpus
+                wanted.append((candidate.index, pool, gpus, len(job.current.nodes)))
+                reach = 2 * gpus
             bound = job.seconds_to_deadline is not None or job.remaining_energy_joules is not None
             if not bound:
-                reach = (
-                    job.current.gpus * 2
-                    if candidate.present and job.current is not None
-                    else sizes[1]
-                    if sizes[1:]
-                    else 0
-                )
                 sizes = tuple(size for rung, size in enumerate(sizes) if size <= reach or rung == 0)
             wanted += [(candidate.index, pool, size, None) for pool in candidate.pools[:1] for size in sizes]
         self.book.prepare(wanted)
@@ -101,7 +96,7 @@ class Workspace:
         """What follows from the options: the present one, and the iterations left."""
         job = candidate.job
         if candidate.present and job.current is not None:
-            pool = self.book.strictest(pool for pool, _ in candidate.present_parts)
+            pool = self.book.strictest([pool for pool, _ in candidate.present_parts])
             candidate.present_option = self.book.at(candidate.index, pool, job.current.gpus, len(job.current.nodes))
             candidate.displaced = candidate.present_option is None  # no clock that a at_min_limits cap would allow
         reference = self._first_option(candidate) or candidate.present_option

@@ -131,7 +131,7 @@ def _migrate(state: PlanState, candidate: Candidate) -> None:
     """From its nodes to wherever there is room in the same pools."""
     assert candidate.option is not None  # noqa: S101 - only a candidate that stays can migrate
     parts = candidate.parts
-    pool = state.book.strictest(pool for pool, _ in parts)
+    pool = state.book.strictest([pool for pool, _ in parts])
     option = state.book.at(candidate.index, pool, candidate.option.gpus) or candidate.option
     state.leave(candidate)
     state.float_at(candidate, option, parts)

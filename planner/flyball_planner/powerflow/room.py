@@ -49,15 +49,16 @@ class Room:
         self._stepper = stepper
         self._heaps: dict[frozenset[int], list[Giver]] = {}
         self._everywhere = frozenset(pool.index for pool in state.pools)
+        self._sharing: dict[tuple[int, ...], frozenset[int]] = {}
         self._least_anywhere: float | None = None
         self.touched: set[int] = set()  # the candidates whose state an attempt may have changed, by index
 
-    def make(self, candidate: Candidate, gpus: int, target: Target, accept: Accept, enough: Enough) -> bool:
-        """Give `candidate` a size by shrinking others, in their own pools, as far as `accept` allows it for each.
-
-        `enough` decides in the end whether what was found is worth the seconds that the others lose.
-        """
-        heap = self._heap(self.relevant_pools(candidate, gpus, target))
+    def make(
+        self, candidate: Candidate, gpus: int, target: Target, givers: frozenset[int], accept: Accept, enough: Enough
+    ) -> bool:
+        """Give `candidate` a size by shrinking others in the pools `givers`, as far as `accept` allows it for each and
+        `enough` what they lose together for what was found."""
+        heap = self._heap(givers)
         if not self._first_accepted(heap, candidate, accept):
             return False
         self._least_anywhere = None
@@ -123,17 +124,14 @@ class Room:
         taken.append((giver, former))
         return True
 
-    def cheapest(self, candidate: Candidate, gpus: int, target: Target) -> float:
-        """Seconds lost per GPU by the cheapest giver: no attempt that gains less per GPU can succeed."""
-        return self._cheapest_in(self.relevant_pools(candidate, gpus, target))
-
     def cheapest_anywhere(self) -> float:
-        """The same over all pools: a bound that is the same for every candidate, until the next attempt."""
+        """`cheapest` over all pools: a bound that is the same for every candidate, until the next attempt."""
         if self._least_anywhere is None:
-            self._least_anywhere = self._cheapest_in(self._everywhere)
+            self._least_anywhere = self.cheapest(self._everywhere)
         return self._least_anywhere
 
-    def _cheapest_in(self, pools: frozenset[int]) -> float:
+    def cheapest(self, pools: frozenset[int]) -> float:
+        """Seconds lost per GPU by the cheapest giver in these pools: no attempt that gains less per GPU can succeed."""
         heap = self._heap(pools)
         while heap and self._valid_cut(heap[0]) is None:
             heappop(heap)
@@ -148,8 +146,13 @@ class Room:
             for pool in target.pools
         ):
             return frozenset(target.pools)
-        caps = {cap for pool in target.pools for cap in state.pools[pool].cap_indices}
-        return frozenset(pool.index for pool in state.pools if caps.intersection(pool.cap_indices))
+        found = self._sharing.get(target.pools)
+        if found is None:
+            caps = {cap for pool in target.pools for cap in state.pools[pool].cap_indices}
+            found = self._sharing[target.pools] = frozenset(
+                pool.index for pool in state.pools if caps.intersection(pool.cap_indices)
+            )
+        return found
 
     def _heap(self, pools: frozenset[int]) -> list[Giver]:
         if pools not in self._heaps:
@@ -175,11 +178,9 @@ class Room:
         if giver.gpus != entry.gpus:
             return None
         cut = self._stepper.cut(giver)
-        return (
-            cut
-            if cut is not None and cut.loss_seconds / cut.freed_gpus <= entry.seconds_per_gpu * (1 + 1e-12)
-            else None
-        )
+        if cut is None or cut.loss_seconds / cut.freed_gpus > entry.seconds_per_gpu * (1 + 1e-12):
+            return None
+        return cut
 
     def _give_back(self, taken: list[tuple[Candidate, FormerState]], clock: int) -> None:
         """Undo, last taken first, each cut without which the taker still fits."""
@@ -194,10 +195,9 @@ def restore(state: PlanState, candidate: Candidate, former: FormerState, clock: 
     if former.option is None:
         return False
     if former.staying:
-        if state.can_stay(candidate, clock, ()):
+        if stays := state.can_stay(candidate, clock, ()):
             state.stay(candidate)
-            return True
-        return False
+        return stays
     if state.can_float(former.option, former.parts, clock):
         state.float_at(candidate, former.option, former.parts)
         return True
@@ -221,7 +221,7 @@ def admit(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -
         admitted = (
             fits_as_it_is(state, candidate, stepper)
             or relocate_others(state, candidates, candidate, stepper)
-            or room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
+            or _make_room(room, candidate)
             or (
                 (lowest is not None and lowest < _preempts_below(candidate, shares))
                 and _preempt(state, candidates, room, candidate, stepper, shares)
@@ -266,6 +266,13 @@ def _remaining_order(candidate: Candidate, stepper: Stepper) -> tuple[object, ..
 def _admission_target(candidate: Candidate) -> Target:
     """A waiting job gets in wherever it may go, and others may migrate for it."""
     return Target(candidate.pools, ADMISSION, migrate=True)
+
+
+def _make_room(room: Room, candidate: Candidate) -> bool:
+    """Its smallest size for a waiting job, whoever has to give how much for it."""
+    target = _admission_target(candidate)
+    givers = room.relevant_pools(candidate, candidate.ladder[0], target)
+    return room.make(candidate, candidate.ladder[0], target, givers, _anyone, _whatever_it_costs)
 
 
 def _anyone(cut: Cut, lost_before: float) -> bool:
@@ -327,7 +334,7 @@ def _preempt(
         paused.append((other, state.leave(other)))
         fitted = fits_as_it_is(state, candidate, stepper)
     if paused and not fitted:
-        fitted = room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
+        fitted = _make_room(room, candidate)
     if not fitted:
         for other, former in reversed(paused):
             state.go_back(other, former)
@@ -358,9 +365,10 @@ def exchange(
             and option.seconds <= promised.seconds * (1 + NO_GAIN)
         )
         target = Target(as_fast, BASE, migrate=False)
-        if step.gain_seconds / (step.gpus - candidate.gpus) <= room.cheapest(candidate, step.gpus, target):
+        givers = room.relevant_pools(candidate, step.gpus, target)
+        if step.gain_seconds / (step.gpus - candidate.gpus) <= room.cheapest(givers):
             continue
-        changed |= room.make(candidate, step.gpus, target, _worse_than(step), _pays(candidate, stepper))
+        changed |= room.make(candidate, step.gpus, target, givers, _worse_than(step), _pays(candidate, stepper))
     return changed
 
 
