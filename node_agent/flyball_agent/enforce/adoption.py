@@ -22,7 +22,6 @@ def find_gpus(
     *,
     resumed: bool,
     asked_at_ns: int | None,
-    all_known: bool = True,
     unopened: Sequence[UnopenedGpu] = (),
 ) -> dict[str, GpuState]:
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
@@ -30,7 +29,7 @@ def find_gpus(
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
     that it can; or, where the journal's last set of it was in this very driver session (`resumed`), the larger of what it
     was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is read (None: never
-    any more, for the driver was loaded anew). Where not `all_known`, the journal has forgotten what was asked for.
+    any more, for the driver was loaded anew), whether the journal knows of it or, with gaps, does not.
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
@@ -40,8 +39,7 @@ def find_gpus(
         return max(intent.old_milliwatts, intent.new_milliwatts)
 
     coming = {} if asked_at_ns is None else _coming(journal, asked_at_ns)
-    if asked_at_ns is not None and not all_known:
-        coming |= {gpu.uuid: _anything(gpu.limits, asked_at_ns) for gpu in shown}
+    forgotten_ns = asked_at_ns if journal.gaps else None
     unlisted = Holders.NOT_LISTED
     gpus = {
         gpu.uuid: GpuState(
@@ -52,6 +50,7 @@ def find_gpus(
             most(gpu.uuid, gpu.limits),
             holders=unlisted,
             coming=coming.get(gpu.uuid),
+            forgotten_ns=forgotten_ns,
         )
         for gpu in shown
     }
@@ -74,6 +73,7 @@ def find_gpus(
                 most(found.uuid, limits),
                 holders=unlisted,
                 coming=coming.get(found.uuid),
+                forgotten_ns=forgotten_ns,
                 failure=GpuFailure.of(failure),
             )
     known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
@@ -86,7 +86,14 @@ def find_gpus(
         failure_state = GpuFailure(gpu.error.reason, str(gpu.error), keeps_limits=True)
         limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most_milliwatts, most_milliwatts)
         gpus[uuid] = GpuState(
-            uuid, gpu.index, gpu.model, limits, most_milliwatts, holders=unlisted, failure=failure_state
+            uuid,
+            gpu.index,
+            gpu.model,
+            limits,
+            most_milliwatts,
+            holders=unlisted,
+            forgotten_ns=forgotten_ns,
+            failure=failure_state,
         )
     return gpus
 
@@ -97,7 +104,6 @@ def found_anew(
     before: Mapping[str, GpuState],
     now_ns: int,
     *,
-    all_known: bool,
     nothing_listed: bool,
 ) -> dict[str, GpuState]:
     """The GPUs of another driver with what was known of them before; of none (`nothing_listed`) also those of before that
@@ -106,8 +112,7 @@ def found_anew(
         driver.gpus(),
         journal,
         resumed=False,
-        asked_at_ns=None if all_known else now_ns,
-        all_known=all_known,
+        asked_at_ns=now_ns if journal.gaps else None,
         unopened=driver.unopened,
     )
     gpus = dict(before) if nothing_listed else {}
@@ -121,13 +126,6 @@ def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
         uuid: ComingLimits((*intent.coming_milliwatts, intent.new_milliwatts), asked_ns)
         for uuid, intent in journal.intents.items()
     }
-
-
-def _anything(limits: GpuLimits, asked_ns: int) -> ComingLimits:
-    """What may come of a GPU of which nobody remembers what it was asked for: the most; and nothing, where it has its
-    default, for nobody has asked it for anything then."""
-    limits_milliwatts = tuple(dict.fromkeys((limits.max_milliwatts, limits.default_milliwatts)))
-    return ComingLimits(limits_milliwatts, asked_ns, remembered=False)
 
 
 def unnamed_uuid(index: int) -> str:

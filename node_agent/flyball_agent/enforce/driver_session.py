@@ -32,7 +32,7 @@ class DriverSessionTracker:
         same_boot = known is not None and known.boot_id == driver.boot_id
         loads = {self._load} if known is None else {self._load, known.driver_load}
         self.resumed = same_boot and len(loads) == 1 and ABSENT not in loads
-        self.may_be_resumed = self.resumed or (same_boot and ABSENT in loads) or not journal.is_whole
+        self.may_be_resumed = self.resumed or (same_boot and ABSENT in loads) or journal.state.gaps
         # The number rises with each new session and never falls: what was acknowledged in one is true in no other.
         self._resets = 0 if known is None else known.resets
         if known is not None and self.resumed:

@@ -88,7 +88,6 @@ class Enforcer:
                 journal.state,
                 resumed=self._access.session.resumed,
                 asked_at_ns=clock_ns() if self._access.session.may_be_resumed else None,
-                all_known=journal.is_whole,
                 unopened=driver.unopened,
             ),
             grant=None if observe else journal.state.grant,
@@ -306,7 +305,7 @@ class Enforcer:
         before = self._access.swap(driver)
         state.session = self._access.session.session
         journal, now_ns, none = self._journal, self._clock_ns(), self._access.error is not None
-        gpus = found_anew(driver, journal.state, state.gpus, now_ns, all_known=journal.is_whole, nothing_listed=none)
+        gpus = found_anew(driver, journal.state, state.gpus, now_ns, nothing_listed=none)
         state.gpus.clear()
         state.gpus.update(gpus)
         self._note_driver()

@@ -80,12 +80,10 @@ MAX_COMING = 8
 
 class ComingLimits(Struct, frozen=True):
     """The limits that a GPU was set to and may have yet to take, in the order in which its driver works them off, and when
-    it was set last. The first may be the one that it has. Of `MAX_COMING` there may have been more. Where the first are not
-    `remembered`, it is not known what they were."""
+    it was set last. The first may be the one that it has. Of `MAX_COMING` there may have been more."""
 
     limits_milliwatts: tuple[MilliwattsPerGpu, ...]
     asked_ns: int
-    remembered: bool = True
 
     def may_come(self, now_ns: int) -> bool:
         """Whether any may still be taken."""
@@ -98,7 +96,7 @@ class ComingLimits(Struct, frozen=True):
             limits = (*limits, new_milliwatts)
         if len(limits) > MAX_COMING:
             limits = max(limits[:2]), *limits[2:]
-        return ComingLimits(limits, now_ns, self.remembered or not self.may_come(now_ns))
+        return ComingLimits(limits, now_ns)
 
     def once_read(self, requested_milliwatts: MilliwattsPerGpu) -> ComingLimits | None:
         """Those from the first one on that the GPU has been read to have; None where there is no other.
@@ -126,7 +124,8 @@ class GpuState(Struct, frozen=True):
     where it is not known what the clock is locked to, and `lock_coming` what it is being locked to by the last call that
     has yet to return. `ours_milliwatts` is the limit that the agent set last and read back,
     and `before_drift_milliwatts` what that was when another hand had changed it, until the agent has set it anew. `coming`
-    is what it was set to with success and does not read back: it may take that yet.
+    is what it was set to with success and does not read back: it may take that yet. At `forgotten_ns` it was perhaps set
+    last to what nobody remembers (None: what it was set to is known).
     """
 
     uuid: str
@@ -149,6 +148,7 @@ class GpuState(Struct, frozen=True):
     set_error: str | None = None
     refusal: LimitRefusal | None = None
     coming: ComingLimits | None = None
+    forgotten_ns: int | None = None
     ours_milliwatts: MilliwattsPerGpu | None = None
     before_drift_milliwatts: MilliwattsPerGpu | None = None
     above_since_ns: int | None = None  # since when it holds more than its target
@@ -176,8 +176,9 @@ class GpuState(Struct, frozen=True):
         return self.coming.limits_milliwatts if self.coming is not None and self.coming.may_come(now_ns) else ()
 
     def anything_may_come(self, now_ns: int) -> bool:
-        """Whether it was perhaps set to a limit that nobody remembers, and may take that yet."""
-        return self.coming is not None and not self.coming.remembered and self.coming.may_come(now_ns)
+        """Whether it was perhaps set to a limit that nobody remembers, and may take that yet, whatever it is read to have:
+        that may be by an earlier set. One that cannot be read counts at its largest limit then."""
+        return self.usable and self.forgotten_ns is not None and now_ns - self.forgotten_ns < COMING_NS
 
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""
@@ -191,6 +192,7 @@ class GpuState(Struct, frozen=True):
             pods=before.pods,
             holders=before.holders,
             coming=before.coming and replace(before.coming, asked_ns=now_ns),
+            forgotten_ns=None if before.forgotten_ns is None else now_ns,
             throttled_seconds=before.throttled_seconds,
         )
 
@@ -199,11 +201,13 @@ class GpuState(Struct, frozen=True):
         which removes locks."""
         limit = reading.limit
         coming = self.coming and self.coming.once_read(limit.requested_milliwatts)
+        known = self.forgotten_ns is None or now_ns - self.forgotten_ns >= COMING_NS
         return replace(
             self,
             reading=reading,
             limit=limit,
             coming=coming,
+            forgotten_ns=None if known else self.forgotten_ns,
             held_milliwatts=_held(limit, coming, now_ns),
             failure=None,
             lock=self.lock if self.failure is None else None,
@@ -211,17 +215,21 @@ class GpuState(Struct, frozen=True):
         )
 
     def failed(self, error: GpuError) -> GpuState:
-        """The GPU after it could not be read: what it held last stays reserved."""
-        return replace(self, failure=GpuFailure.of(error), reading=None, limit=None)
+        """The GPU after it could not be read: what it held last stays reserved, and all that it may be set to where nobody
+        knows what is to come."""
+        held = (
+            self.held_milliwatts if self.forgotten_ns is None else max(self.held_milliwatts, self.limits.max_milliwatts)
+        )
+        return replace(self, failure=GpuFailure.of(error), reading=None, limit=None, held_milliwatts=held)
 
     def hanging(self, now_ns: int) -> GpuState:
         """The GPU while a call on it has not returned: perhaps the one that sets its limit, which may be taken late after
         that, however long nobody has looked."""
-        if self.coming is None:
-            return self
         hung_before = self.failure is not None and self.failure.reason == CallTimedOut.reason
-        goes_on = hung_before or self.coming.may_come(now_ns)
-        return replace(self, coming=replace(self.coming, asked_ns=now_ns) if goes_on else None)
+        coming = self.coming
+        if coming is not None:
+            coming = replace(coming, asked_ns=now_ns) if hung_before or coming.may_come(now_ns) else None
+        return replace(self, coming=coming, forgotten_ns=None if self.forgotten_ns is None else now_ns)
 
     def after_set(
         self,
@@ -237,8 +245,8 @@ class GpuState(Struct, frozen=True):
         if outcome is None or isinstance(outcome, CallTimedOut | DriverUnavailable):
             coming = (coming or ComingLimits((), now_ns)).after(new_milliwatts, now_ns)
         if isinstance(read_back, GpuError):
-            held = max(self.held_milliwatts, new_milliwatts)
             failed = self.failed(read_back)
+            held = max(failed.held_milliwatts, new_milliwatts)
             failed = replace(failed, set_error=set_error, held_milliwatts=held, ours_milliwatts=None, refusal=None)
             return replace(failed, coming=coming)
         taken = read_back.requested_milliwatts == new_milliwatts
@@ -267,6 +275,7 @@ class GpuState(Struct, frozen=True):
             lock=None,
             set_latency=None,
             coming=None,
+            forgotten_ns=None,
             ours_milliwatts=None,
             before_drift_milliwatts=None,
             last_xid=None,
@@ -282,7 +291,7 @@ class GpuState(Struct, frozen=True):
 
 def _held(limit: PowerLimitReading, coming: ComingLimits | None, now_ns: int) -> MilliwattsPerGpu:
     held = limit.held_milliwatts
-    if coming is None or not coming.remembered or not coming.may_come(now_ns):
+    if coming is None or not coming.may_come(now_ns):
         return held
     return max(held, *coming.limits_milliwatts)
 

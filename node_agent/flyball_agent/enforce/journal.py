@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from flyball_api.reading import InvalidObject
 
 from flyball_agent import off_loop
-from flyball_agent.enforce.records import MAX_UNKNOWN_KINDS, JournalState, Record, decode, encode, unknown_kind
+from flyball_agent.enforce.records import MAX_UNKNOWN_KINDS, Gaps, JournalState, Record, decode, encode, unknown_kind
 
 DEFAULT_MAX_BYTES = 256 * 1024
 # A disk that takes longer to sync a few lines does not take them at all, for all that a raise can wait for.
@@ -84,7 +84,8 @@ class Journal:
     `note` adds records and waits for no disk, `sync` sees all of them onto it, `tidy` once a round bounds the file and
     heals it. Opening it reads and writes in place. Raises JournalHeld where another agent has it, and JournalOfAnotherNode
     for a file that was brought here from another node, which it leaves as it is; a disk that cannot even be read or made
-    leaves an empty, degraded journal. `is_whole`: there was one, of an agent before, and all that it did could be read.
+    leaves an empty, degraded journal. One that is not all that agents before this one have written has `gaps`; where there
+    is not even a lock, there was none.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Journal:
         disk_seconds: float = DISK_SECONDS,
     ) -> None:
         self.path = journal_path(folder, node)
+        self._lock_path = self.path.with_suffix(".lock")
         self.state = JournalState()
         self.degraded: str | None = None
         self.unreadable_records = 0
@@ -112,15 +114,20 @@ class Journal:
         self._fresh = self.path.with_suffix(".new")
         self._late: Future[Any] | None = None
         self._since_snapshot: list[bytes] | None = None  # what was noted while the file is written anew
+        first = False
         try:
+            untouched = not (self._lock_path.exists() or self.path.exists())
             self._hold()
+            first = untouched
         except OSError as error:
             self._degrade("open", error)
         try:
             self._read()
         except OSError as error:
             self._degrade("read", error)
-        self.is_whole = self.state.driver is not None and self.unreadable_records == self._torn
+        whole = self.state.driver is not None and self.unreadable_records == self._torn
+        if not whole and not first:
+            self.state.apply(Gaps(True))
         if self.state.node not in ("", node):
             self.close()
             raise JournalOfAnotherNode(
@@ -191,7 +198,7 @@ class Journal:
         if self._lock >= 0:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

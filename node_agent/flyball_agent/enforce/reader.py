@@ -12,7 +12,7 @@ from flyball_agent.enforce import decisions
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
-from flyball_agent.enforce.records import FoundGpu, found_gpus
+from flyball_agent.enforce.records import FoundGpu, Gaps, found_gpus
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, CallTimedOut, GpuError, GpuReading
 from flyball_agent.gpu.operations import Read, ReadPowerLimit
@@ -80,6 +80,7 @@ class GpuReader:
         elif self._failed_rounds >= ROUNDS_BEFORE_EXIT:
             self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
         self._remember_new_gpus()
+        self._close_gaps()
 
     def _note_session(self) -> None:
         """In a new session of the driver a GPU that cannot be read does not hold what it held: a load has put back its
@@ -109,7 +110,7 @@ class GpuReader:
         self._state.counts.counter_resets += 1
         self._log.warning("energy counter fell back", uuid=gpu.uuid)
         # A counter may begin anew without a load of the driver: what that was asked for may come all the same.
-        return gpu.forgotten_by_driver().changed(coming=gpu.coming)
+        return gpu.forgotten_by_driver().changed(coming=gpu.coming, forgotten_ns=gpu.forgotten_ns)
 
     def note_failure(self, gpu: GpuState, error: GpuError) -> None:
         self._state.counts.errors[(error.operation, error.code)] += 1
@@ -159,3 +160,10 @@ class GpuReader:
         if new:
             with contextlib.suppress(JournalError):
                 self._journal.note(found_gpus(new))
+
+    def _close_gaps(self) -> None:
+        """Once nothing may come any more of what the journal does not know, the next agent need not wait for it."""
+        gpus = self._state.gpus.values()
+        if self._journal.state.gaps and self._access.gpus and all(gpu.forgotten_ns is None for gpu in gpus):
+            with contextlib.suppress(JournalError):
+                self._journal.note(Gaps(False))

@@ -99,6 +99,12 @@ class Forgotten(Struct, frozen=True, tag_field="t", tag="forget"):
     uuids: tuple[str, ...]
 
 
+class Gaps(Struct, frozen=True, tag_field="t", tag="gaps"):
+    """Whether agents have asked the driver for what no record has, and may come of it yet."""
+
+    there: bool
+
+
 class OfNode(Struct, frozen=True, tag_field="t", tag="node"):
     """The node that this is the journal of."""
 
@@ -131,7 +137,9 @@ class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
     energy: dict[str, Any]
 
 
-Record = Accepted | BrakesFollowed | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
+Record = (
+    Accepted | BrakesFollowed | GrantLease | Intents | FoundGpus | Forgotten | Gaps | OfNode | DriverSeen | EnergyTotals
+)
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Record))
@@ -150,8 +158,9 @@ class JournalState:
     intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
     past: set[str] = field(
         default_factory=set
-    )  # of those, the GPUs whose was in a driver session before the present one
+    )  # of those, the GPUs of which it says nothing in the present driver session
     intent_version: GrantVersion = field(default_factory=GrantVersion)
+    gaps: bool = False
     driver: DriverLoad | None = None
     energy: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, bytes] = field(default_factory=dict)  # the last line of each kind that only other versions know
@@ -177,6 +186,10 @@ class JournalState:
                     self.gpus.pop(uuid, None)
                     self.intents.pop(uuid, None)
                     self.past.discard(uuid)
+            case Gaps():
+                self.gaps = record.there
+                if record.there:  # the last of each GPU may be one of those that are missing
+                    self.past = set(self.intents)
             case OfNode():
                 self.node = record.node
             case DriverSeen():
@@ -192,10 +205,12 @@ class JournalState:
         if self.gpus:
             records.append(found_gpus(self.gpus.values()))
         past = tuple(intent for uuid, intent in self.intents.items() if uuid in self.past)
-        if past:  # the driver's session comes between them and the others
+        if past:  # the driver's session, or gaps, come between them and the others
             records.append(Intents(*self.intent_version, past))
         if self.driver is not None:
             records.append(DriverSeen(self.driver))
+        if self.gaps:
+            records.append(Gaps(True))
         if self.grant is not None and self.lease is not None:
             records.append(Accepted.of(self.grant, self.lease))
         if self.brakes:

@@ -66,20 +66,20 @@ def test_what_a_gpu_holds_before_it_is_read_is_what_was_last_set_only_in_the_sam
 
 
 def test_of_a_driver_that_was_loaded_anew_nothing_comes_whatever_the_journal_has_forgotten() -> None:
-    (gpu,) = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None, all_known=False).values()
-    assert gpu.coming is None
+    (gpu,) = find_gpus(shown(), JournalState("node-0", gaps=True), resumed=False, asked_at_ns=None).values()
+    assert (gpu.coming, gpu.forgotten_ns) == (None, None)
 
 
-@pytest.mark.parametrize("all_known", [True, False])
-def test_a_gpu_that_a_driver_shows_only_when_it_is_opened_anew_counts_at_its_largest(all_known: bool) -> None:
+@pytest.mark.parametrize("gaps", [True, False])
+def test_a_gpu_that_a_driver_shows_only_when_it_is_opened_anew_counts_at_its_largest(gaps: bool) -> None:
     """What it was set to before is of another load, as far as anybody knows; what it was asked for since, a journal that
     has all of it would know."""
-    driver, journal = a_driver(), JournalState("node-0")
+    driver, journal = a_driver(), JournalState("node-0", gaps=gaps)
     limits = MilliwattsPerGpu(150_000), MilliwattsPerGpu(200_000), (MilliwattsPerGpu(180_000),)
     journal.apply(Intents(1, 1, tuple(Intent(gpu.uuid, *limits) for gpu in driver.gpus())))
-    (gpu,) = found_anew(driver, journal, {}, NOW_NS, all_known=all_known, nothing_listed=False).values()
+    (gpu,) = found_anew(driver, journal, {}, NOW_NS, nothing_listed=False).values()
     assert gpu.held_milliwatts == LARGEST
-    assert gpu.anything_may_come(NOW_NS) is not all_known
+    assert gpu.forgotten_ns == (NOW_NS if gaps else None)
 
 
 def test_a_gpu_that_was_never_set_may_hold_the_most_that_it_can() -> None:

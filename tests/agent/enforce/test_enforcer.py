@@ -753,9 +753,10 @@ def test_a_raise_may_come_under_an_agent_that_begins_without_a_driver(
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
+@pytest.mark.parametrize("restarts", [0, 2])
 @pytest.mark.parametrize("damage", ["lost", "its last set unreadable", "unreadable for a moment"])
 def test_a_raise_may_come_that_the_journal_has_forgotten(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str, restarts: int
 ) -> None:
     coming = late_raise(rig, monkeypatch)
     rig.enforcer.close()
@@ -767,11 +768,12 @@ def test_a_raise_may_come_that_the_journal_has_forgotten(
             sick.setattr(Path, "read_bytes", no_disk)
             rig.start()
     else:
-        *lines, last = [line for line in path.read_bytes().splitlines() if b'"intent"' in line]
-        assert lines
-        path.write_bytes(path.read_bytes().replace(last, last[:-9]))
+        forget_last_set(path)
     if damage != "unreadable for a moment":
         rig.start()
+    for _ in range(restarts):  # one that begins anew has a journal that can be read
+        rig.step(1)
+        rig.restart()
     rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
     rig.step(1)
     assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
@@ -780,6 +782,85 @@ def test_a_raise_may_come_that_the_journal_has_forgotten(
     assert rig.limits()[0] == 100_000
     rig.step(COMING_NS / SECOND)
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def test_a_forgotten_raise_may_come_though_a_gpu_has_what_it_was_set_to(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have that by an earlier set of the agent before, whose driver is late; the raise comes between the two."""
+    coming = late_raise(rig, monkeypatch)
+    rig.enforcer.close()
+    rig.journal.path.unlink()
+    for device in rig.node.devices:
+        device.set_power_limit_milliwatts(150_000)
+    rig.start()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 100_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    assert rig.acknowledged is None
+    rig.enforcer.accept(gpu_node_spec(4, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 4, 500_000)
+
+
+def test_a_forgotten_raise_may_come_though_the_driver_opens_only_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = late_raise(rig, monkeypatch)
+    rig.enforcer.close()
+    forget_last_set(rig.journal.path)
+    rig.start(driver=AbsentDriver(DriverUnavailable("open"), "boot-1"))
+    rig.step(COMING_NS / SECOND)
+    rig.enforcer.swap_driver(rig.driver)
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    assert rig.acknowledged is None
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize("at", ["the start", "a moment later", "the next start"])
+def test_a_gpu_that_is_lost_counts_at_its_largest_limit_while_nobody_knows_what_it_was_set_to(
+    rig: Rig, at: str
+) -> None:
+    """The set that was its last may be the one that the journal has lost, or have yet to come."""
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, job_grant("gpt2", 100_000)))
+    rig.step()
+    for generation, milliwatts in ((2, 150_000), (3, 200_000)):
+        rig.enforcer.accept(gpu_node_spec(generation, 500_000, job_grant("gpt2", milliwatts)))
+        rig.step(1)
+    rig.enforcer.close()
+    forget_last_set(rig.journal.path)
+    first = rig.node.devices[0]
+    if at == "the start":
+        first.flags = DeviceFault.LOST
+    rig.start()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 200_000)))
+    rig.step(1)
+    if at == "the next start":
+        rig.step(COMING_NS / SECOND)
+        assert rig.acknowledged == (1, 3, 500_000)
+        rig.restart()
+        rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 200_000)))
+    first.flags = DeviceFault.LOST
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.acknowledged == (1, 3, 700_000)
+
+
+def forget_last_set(journal: Path) -> None:
+    *lines, last = [line for line in journal.read_bytes().splitlines() if b'"intent"' in line]
+    assert lines
+    journal.write_bytes(journal.read_bytes().replace(last, last[:-9]))
 
 
 def no_disk(path: Path) -> Never:

@@ -28,6 +28,7 @@ from flyball_agent.enforce.records import (
     Forgotten,
     FoundGpu,
     FoundGpus,
+    Gaps,
     GrantLease,
     Intent,
     Intents,
@@ -191,6 +192,8 @@ def test_a_crash_at_any_byte_and_any_call_loses_nothing_that_was_committed(
         while (committed := run_until_crash(folder := tmp_path / str(budget), budget, max_bytes, runner)) is not None:
             crashes += 1
             found = Journal(folder, "node-0", max_bytes=max_bytes, disk=QuickDisk())
+            assert found.state.gaps is (found.state.driver is None)
+            commit(found, Gaps(False), run=runner.run)
             # The record in flight may have got there whole; nothing else, and never less.
             kept = committed + (repr(found.state) == after[committed + 1])
             assert repr(found.state) == after[kept]
@@ -211,7 +214,7 @@ def test_a_spoilt_line_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> N
     path.write_bytes(b"".join(lines[:4]) + b"\n\xff\xfe garbage\n12345678 {}\n" + b"".join(lines[4:]))
     journal = Journal(tmp_path, "node-0")
     assert journal.unreadable_records == 3
-    assert repr(journal.state) == states(HISTORY[:3] + HISTORY[4:])[-1]
+    assert repr(journal.state) == states([*HISTORY[:3], *HISTORY[4:], Gaps(True)])[-1]
     journal.close()
     clean = Journal(tmp_path, "node-0")
     assert clean.unreadable_records == 0
@@ -242,6 +245,7 @@ def test_the_names_on_the_disk_stay_what_they_are() -> None:
             {"t": "driver", "driver": {"boot": "b", "driver": "580", "resets": 1, "counters": {"GPU-a": 9}}},
             DriverSeen(DriverLoad("b", "580", 1, {"GPU-a": 9})),
         ),
+        ({"t": "gaps", "there": True}, Gaps(True)),
         ({"t": "energy", "energy": {"idle": 5}}, EnergyTotals({"idle": 5})),
     ):
         assert decode(line(raw)) == record
@@ -527,3 +531,33 @@ async def test_a_journal_that_is_closed_while_it_waits_for_the_disk_takes_its_lo
     assert not await closed.tidy()
     assert "closed" in str(closed.degraded)
     Journal(folder, "node-0").close()
+
+
+def test_what_agents_before_have_asked_for_is_known_where_all_that_they_wrote_can_be_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0")
+    assert not journal.state.gaps, "no agent has been here"
+    journal.close()
+    journal = Journal(tmp_path, "node-0")
+    assert journal.state.gaps, "one was, and has not got as far as to say of which driver it asked something"
+    journal.note(*HISTORY, Gaps(False))
+    for content, gaps in (
+        (b"", False),
+        (b"torn as it was written", False),
+        (b"spoilt\n", True),
+        (b"", True),  # until nothing of that may come any more
+    ):
+        journal.close()
+        journal.path.write_bytes(journal.path.read_bytes() + content)
+        journal = Journal(tmp_path, "node-0")
+        assert journal.state.gaps is gaps
+        assert journal.state.past == ({"GPU-a"} if gaps else set())
+    journal.note(intent_of_another := Intents(1, 3, (intent("GPU-a", 250_000, 200_000),)), Gaps(False))
+    journal.close()
+    journal = Journal(tmp_path, "node-0")
+    assert not journal.state.gaps
+    assert (journal.state.intents["GPU-a"], journal.state.past) == (*intent_of_another.sets, set())
+    journal.close()
+    journal.path.unlink()
+    journal = Journal(tmp_path, "node-0")
+    assert journal.state.gaps, "its lock is there"
+    journal.close()
