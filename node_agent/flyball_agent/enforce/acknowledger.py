@@ -74,7 +74,7 @@ class Acknowledger:
             time=whole_second(datetime.fromtimestamp(self._wall_seconds(), UTC)),
             bound_milliwatts=bound,
             digest=grant.digest,
-            boottime_nanoseconds=self._clock_ns(),
+            boottime_nanoseconds=state.looked_ns or 0,
         )
         self._log.info(
             "acknowledged",

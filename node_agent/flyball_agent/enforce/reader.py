@@ -46,6 +46,7 @@ class GpuReader:
         return frozenset(uuid for uuid, result in zip(uuids, results, strict=True) if result == before[uuid])
 
     async def read(self) -> None:
+        began_ns = self._clock_ns()
         results = await self._access.calls.each("read", [(gpu, Read()) for gpu in self._access.gpus.values()])
         if self._access.session.reloaded():
             was, now = self._state.session.driver_load, self._access.session.session.driver_load
@@ -81,6 +82,7 @@ class GpuReader:
             self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
         self._remember_new_gpus()
         self._close_gaps()
+        self._state.looked_ns = began_ns
 
     def _note_session(self) -> None:
         """In a new session of the driver a GPU that cannot be read does not hold what it held: a load has put back its

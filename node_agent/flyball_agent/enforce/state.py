@@ -50,11 +50,12 @@ class EnforcerState:
     lower. `brakes_seen` are the PowerBrakes as this process last saw them (None: not yet), `brakes` those that lower the
     grant, and `in_force` is the grant as they leave it. `journal_error` says why the journal takes no writes, `must_exit`
     why a fresh process may do better, `driver_error` why there is no driver, and `driver_broken` why the one that there
-    is should be opened anew.
+    is should be opened anew. What is known of the GPUs is of `looked_ns` (CLOCK_BOOTTIME), when it began to be read last.
     """
 
     session: DriverSession
     gpus: dict[str, GpuState]  # by UUID
+    looked_ns: int | None = None
     grant: Grant | None = None
     in_force: Grant | None = None
     confirmed: bool = False

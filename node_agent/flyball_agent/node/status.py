@@ -81,8 +81,8 @@ def node_status(
         agent_version=state.version,
         last_round=(
             None
-            if state.last_round_ns is None
-            else RoundTime(state.last_round_ns, state.version, enforced.held_milliwatts)
+            if enforced.looked_ns is None
+            else RoundTime(enforced.looked_ns, state.version, enforced.held_milliwatts)
         ),
         mode=str(enforced.mode),
         devices=devices,

@@ -689,6 +689,39 @@ def test_a_raise_may_come_of_a_gpu_that_hung_for_as_long_as_nobody_looked(rig: R
     assert rig.acknowledged == (1, 3, 500_000)
 
 
+class Slow(DirectCalls):
+    """Calls that take a second each time; `rig` is the one whose clock shows it."""
+
+    rig: Rig
+
+    def each(
+        self, operation: str, calls: Sequence[tuple[Gpu, GpuCall[T]]], returned: Returned | None = None
+    ) -> Coroutine[Any, Any, list[T | GpuError]]:
+        begun = super().each(operation, calls, returned)
+        self.rig.now_ns += SECOND
+        return begun
+
+
+def test_what_is_known_is_of_when_it_began_to_be_read(rig: Rig) -> None:
+    """The driver may be loaded anew before the round is over: nothing says then that the agent was there to see it."""
+    calls = Slow()
+    calls.rig = rig
+    rig.restart(calls=calls)
+    assert rig.enforcer.state.looked_ns is None
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    for _ in range(2):
+        began_ns = rig.now_ns
+        rig.step()
+        assert rig.now_ns > began_ns
+        assert rig.enforcer.state.looked_ns == began_ns
+    rig.enforcer.accept(gpu_node_spec(2, MIN_LIMITS))
+    began_ns = rig.now_ns
+    rig.step()
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    assert (acknowledged.generation, acknowledged.boottime_nanoseconds) == (2, began_ns)
+
+
 def test_a_raise_never_comes_of_a_driver_that_was_loaded_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     late_raise(rig, monkeypatch)
     rig.node.driver_load += 1

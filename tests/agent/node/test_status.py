@@ -26,8 +26,8 @@ NO_STAGES = StageProfiles()
 
 def known() -> AgentState:
     gpu = GpuState(UUID, 0, "A100", GpuLimits(LIMIT, LIMIT, LIMIT), LIMIT)
-    enforced = EnforcerState(DriverSession("boot-1", "580.0"), {UUID: gpu})
-    return AgentState("node-0", "1.2", enforced, EnergyAccounts(), Observations(), last_round_ns=17)
+    enforced = EnforcerState(DriverSession("boot-1", "580.0"), {UUID: gpu}, looked_ns=17)
+    return AgentState("node-0", "1.2", enforced, EnergyAccounts(), Observations(), last_round_ns=19)
 
 
 def test_asking_changes_nothing() -> None:
@@ -51,11 +51,11 @@ def test_a_report_says_when_the_gpus_were_last_looked_at() -> None:
     assert lost.devices[0].limits.enforced_milliwatts is None
     assert lost.last_round == RoundTime(17, "1.2", NodeMilliwatts(400_000)), "what it held last stays reserved"
     state = known()
-    state.last_round_ns = 18
+    state.enforced.looked_ns = state.last_round_ns = 20
     assert significant_fields(state, NO_STAGES, 5) == significant_fields(known(), NO_STAGES, 5), (
         "that alone is worth no write"
     )
-    state.last_round_ns = None
+    state.enforced.looked_ns = None
     assert node_status(state, NO_STAGES, GpuNodeStatus(), 5, NOW).last_round is None
 
 
