@@ -185,6 +185,8 @@ class EnforcerLink:
         if self._pods is not None:
             self._pass_on(self._pods)
         self._connected, self._writer = True, writer
+        # What is known is of another enforcer, perhaps: it is not reported as this one's.
+        self._state.last_round_ns = None
         self.on_connected()
         sending = asyncio.create_task(self._send(writer))
         receiving = asyncio.create_task(self._receive(reader))

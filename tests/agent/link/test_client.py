@@ -9,11 +9,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.link.client import REPORT_BURST, REPORTS_PER_SECOND, EnforcerLink
 from flyball_agent.link.messages import (
     ClockWanted,
+    PodShown,
+    Snapshot,
     SpecSeen,
     StepsReported,
     ToEnforcer,
@@ -22,6 +25,7 @@ from flyball_agent.link.messages import (
 )
 from flyball_agent.link.server import MESSAGE_BURST, MESSAGES_PER_SECOND
 from flyball_agent.pods.resources import PodDevices
+from flyball_agent.state import RoundCounts
 
 from tests.support.waiting import until
 
@@ -112,6 +116,45 @@ async def test_a_clock_that_nothing_waits_before_is_sent_at_once_and_none_before
                     with contextlib.suppress(BlockingIOError):
                         said += enforcer.recv(4096)
                 assert b"generation" in said.removesuffix(packed(wanted)), "the grant was first"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_a_former_enforcer_knew_is_no_news_of_the_next_one_before_it_has_said_something() -> None:
+    """Its rounds would be reported as the next one's: that GPUs are let go of, say, before the operator can see it."""
+    known = EnforcerLink("", "node-0").state
+    snapshot = Snapshot(
+        node="node-0",
+        enforced=known.enforced,
+        accounts=known.accounts,
+        jobs=(),
+        pods=(PodShown(PodName("research", "pod"), "research/pod", 1, "uid", False),),
+        pods_listed=True,
+        pods_unresolved=None,
+        accounted=True,
+        round_error=None,
+        last_round_ns=boottime_ns(),
+        counts=RoundCounts(rounds=1000),
+    )
+    with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/e.sock")
+        listener.listen()
+        link = EnforcerLink(f"{folder}/e.sock", "node-0")
+        running = asyncio.create_task(link.run())
+        try:
+            await until(lambda: link.lines == 1)
+            former, _ = listener.accept()
+            with former:
+                former.sendall(packed(snapshot))
+                await until(lambda: link.state.last_round_ns == snapshot.last_round_ns)
+            await until(lambda: link.lines == 2)
+            assert link.state.last_round_ns is None
+            assert list(link.state.pods) == [PodName("research", "pod")], "whose sockets stay"
+            following, _ = listener.accept()
+            with following:
+                following.sendall(packed(snapshot))
+                await until(lambda: link.state.last_round_ns == snapshot.last_round_ns)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
