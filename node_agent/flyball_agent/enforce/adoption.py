@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuFailure, GpuState, Holders
-from flyball_agent.enforce.records import JournalState
+from flyball_agent.enforce.records import Forgotten, FoundGpu, JournalState, Record, found_gpus
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
 # No GPU of which nothing else is known draws more than this.
@@ -54,36 +54,38 @@ def find_gpus(
         )
         for gpu in shown
     }
-    errors = {gpu.uuid: gpu.error for gpu in unopened}
+    named = {gpu.uuid: gpu for gpu in unopened if gpu.uuid}
     unnamed = [gpu for gpu in unopened if not gpu.uuid]
-    for found in journal.gpus.values():
-        if found.uuid not in gpus:
-            limits = GpuLimits(found.min_milliwatts, found.max_milliwatts, found.default_milliwatts)
-            detail = "the GPU was here before and is not found now"
-            failure: GpuError = GpuNotFound("find", found.uuid, detail=detail)
-            if found.uuid in errors:
-                failure = errors[found.uuid]
-            elif unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
-                failure = unnamed.pop(0).error
-            gpus[found.uuid] = GpuState(
-                found.uuid,
-                -1,
-                found.model,
-                limits,
-                most(found.uuid, limits),
-                holders=unlisted,
-                coming=coming.get(found.uuid),
-                forgotten_ns=forgotten_ns,
-                failure=GpuFailure.of(failure),
-            )
+    new = len((gpus.keys() | named.keys()) - journal.gpus.keys())
+    missing = [found for found in journal.gpus.values() if found.uuid not in gpus]
+    for found in sorted(missing, key=lambda each: (_is_unnamed(each.uuid), -each.max_milliwatts)):
+        listed = named.get(found.uuid)
+        if listed is None and unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
+            listed = next((gpu for gpu in unnamed if unnamed_uuid(gpu.index) == found.uuid), unnamed[0])
+            unnamed.remove(listed)
+        if listed is None and new and _is_unnamed(found.uuid):  # it says its UUID now
+            new -= 1
+            continue
+        limits = GpuLimits(found.min_milliwatts, found.max_milliwatts, found.default_milliwatts)
+        detail = "the GPU was here before and is not found now"
+        error = GpuNotFound("find", found.uuid, detail=detail) if listed is None else listed.error
+        gpus[found.uuid] = GpuState(
+            found.uuid,
+            -1 if listed is None else listed.index,
+            found.model,
+            limits,
+            most(found.uuid, limits),
+            holders=unlisted,
+            coming=coming.get(found.uuid),
+            forgotten_ns=forgotten_ns,
+            failure=_failure_of(error, never_opened=_never_opened(found)),
+        )
     known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
     for gpu in unopened:
         uuid = gpu.uuid or unnamed_uuid(gpu.index)
         if uuid in gpus or (not gpu.uuid and gpu not in unnamed):
             continue
         most_milliwatts = gpu.max_milliwatts or known_most
-        # What it holds is bounded by what it is, so that it may be acknowledged for.
-        failure_state = GpuFailure(gpu.error.reason, str(gpu.error), keeps_limits=True)
         limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most_milliwatts, most_milliwatts)
         gpus[uuid] = GpuState(
             uuid,
@@ -93,32 +95,45 @@ def find_gpus(
             most_milliwatts,
             holders=unlisted,
             forgotten_ns=forgotten_ns,
-            failure=failure_state,
+            failure=_failure_of(gpu.error, never_opened=True),
         )
     return gpus
 
 
 def found_anew(
-    driver: GpuDriver,
-    journal: JournalState,
-    before: Mapping[str, GpuState],
-    now_ns: int,
-    *,
-    nothing_listed: bool,
+    driver: GpuDriver, journal: JournalState, before: Mapping[str, GpuState], now_ns: int
 ) -> dict[str, GpuState]:
-    """The GPUs of another driver with what was known of them before; of none (`nothing_listed`) also those of before that
-    no journal has, since they never opened: nothing says that they are gone."""
-    found = find_gpus(
-        driver.gpus(),
-        journal,
-        resumed=False,
-        asked_at_ns=now_ns if journal.gaps else None,
-        unopened=driver.unopened,
-    )
-    gpus = dict(before) if nothing_listed else {}
-    for uuid, gpu in found.items():
-        gpus[uuid] = gpu.as_known(before[uuid], now_ns) if uuid in before else gpu
-    return gpus
+    """The GPUs of another driver, with what was known of them before."""
+    asked_at_ns = now_ns if journal.gaps else None
+    found = find_gpus(driver.gpus(), journal, resumed=False, asked_at_ns=asked_at_ns, unopened=driver.unopened)
+    return {uuid: gpu.as_known(before[uuid], now_ns) if uuid in before else gpu for uuid, gpu in found.items()}
+
+
+def newly_found(
+    gpus: Mapping[str, GpuState], known: Mapping[str, FoundGpu], *, unread_too: bool = False
+) -> list[Record]:
+    """What the journal, which knows some GPUs, is to remember of those that there are: each that was read, or that cannot
+    be, and of one that has opened at last what it is. A GPU that says its UUID now is there once."""
+    found = [
+        FoundGpu(
+            gpu.uuid,
+            gpu.model,
+            gpu.limits.min_milliwatts,
+            gpu.limits.max_milliwatts,
+            gpu.limits.default_milliwatts,
+            gpu.held_milliwatts if gpu.limit is None else gpu.limit.requested_milliwatts,
+        )
+        for gpu in gpus.values()
+        if _is_news(gpu, known.get(gpu.uuid), unread_too)
+    ]
+    gone = tuple(uuid for uuid in known if _is_unnamed(uuid) and uuid not in gpus)
+    return [*([found_gpus(found)] if found else ()), *([Forgotten(gone)] if gone else ())]
+
+
+def _is_news(gpu: GpuState, known: FoundGpu | None, unread_too: bool) -> bool:
+    if known is None:
+        return unread_too or gpu.usable or gpu.failure is not None
+    return _never_opened(known) and gpu.usable and gpu.limits.min_milliwatts > UNKNOWN_MIN_MILLIWATTS
 
 
 def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
@@ -128,6 +143,22 @@ def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
     }
 
 
+def _failure_of(error: GpuError, *, never_opened: bool) -> GpuFailure:
+    """What one that has never opened holds is bounded by what it is, so that it may be acknowledged for."""
+    return GpuFailure(error.reason, str(error), keeps_limits=never_opened or error.keeps_limits)
+
+
+def _never_opened(found: FoundGpu) -> bool:
+    return found.min_milliwatts == UNKNOWN_MIN_MILLIWATTS
+
+
+_UNNAMED = "GPU-00000000-0000-0000-0000-"
+
+
 def unnamed_uuid(index: int) -> str:
     """What stands for the UUID of a GPU that does not say it."""
-    return f"GPU-00000000-0000-0000-0000-{index:012d}"
+    return f"{_UNNAMED}{index:012d}"
+
+
+def _is_unnamed(uuid: str) -> bool:
+    return uuid.startswith(_UNNAMED)

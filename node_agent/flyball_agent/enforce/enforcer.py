@@ -302,10 +302,10 @@ class Enforcer:
         of before, which is still to be closed.
         """
         state = self.state
+        self._reader.remember_new_gpus(unread_too=True)
         before = self._access.swap(driver)
         state.session = self._access.session.session
-        journal, now_ns, none = self._journal, self._clock_ns(), self._access.error is not None
-        gpus = found_anew(driver, journal.state, state.gpus, now_ns, nothing_listed=none)
+        gpus = found_anew(driver, self._journal.state, state.gpus, self._clock_ns())
         state.gpus.clear()
         state.gpus.update(gpus)
         self._note_driver()
@@ -323,6 +323,7 @@ class Enforcer:
                 self.state.put(gpu)
             if gpu.failure is not None:
                 self._log.error("GPU not governed", uuid=gpu.uuid, index=gpu.index, error=gpu.failure.message)
+        self._reader.remember_new_gpus()
 
     def _gpus(self) -> list[GpuState]:
         return list(self.state.gpus.values())

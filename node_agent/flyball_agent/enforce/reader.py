@@ -9,10 +9,11 @@ from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
+from flyball_agent.enforce.adoption import newly_found
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
-from flyball_agent.enforce.records import FoundGpu, Gaps, found_gpus
+from flyball_agent.enforce.records import Gaps
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, CallTimedOut, GpuError, GpuReading
 from flyball_agent.gpu.operations import Read, ReadPowerLimit
@@ -80,7 +81,7 @@ class GpuReader:
             self._state.driver_broken = None
         elif self._failed_rounds >= ROUNDS_BEFORE_EXIT:
             self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
-        self._remember_new_gpus()
+        self.remember_new_gpus()
         self._close_gaps()
         self._state.looked_ns = began_ns
 
@@ -145,23 +146,12 @@ class GpuReader:
             self._state.last_drift = drift
         self._log.warning("drift", uuid=gpu.uuid, detail=drift.message)
 
-    def _remember_new_gpus(self) -> None:
+    def remember_new_gpus(self, *, unread_too: bool = False) -> None:
         """Save how each GPU was found, once, before anything is set."""
-        new = [
-            FoundGpu(
-                gpu.uuid,
-                gpu.model,
-                gpu.limits.min_milliwatts,
-                gpu.limits.max_milliwatts,
-                gpu.limits.default_milliwatts,
-                gpu.limit.requested_milliwatts,
-            )
-            for gpu in self._state.gpus.values()
-            if gpu.limit is not None and gpu.uuid not in self._journal.state.gpus
-        ]
+        new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)
         if new:
             with contextlib.suppress(JournalError):
-                self._journal.note(found_gpus(new))
+                self._journal.note(*new)
 
     def _close_gaps(self) -> None:
         """Once nothing may come any more of what the journal does not know, the next agent need not wait for it."""

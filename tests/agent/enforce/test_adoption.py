@@ -77,7 +77,7 @@ def test_a_gpu_that_a_driver_shows_only_when_it_is_opened_anew_counts_at_its_lar
     driver, journal = a_driver(), JournalState("node-0", gaps=gaps)
     limits = MilliwattsPerGpu(150_000), MilliwattsPerGpu(200_000), (MilliwattsPerGpu(180_000),)
     journal.apply(Intents(1, 1, tuple(Intent(gpu.uuid, *limits) for gpu in driver.gpus())))
-    (gpu,) = found_anew(driver, journal, {}, NOW_NS, nothing_listed=False).values()
+    (gpu,) = found_anew(driver, journal, {}, NOW_NS).values()
     assert gpu.held_milliwatts == LARGEST
     assert gpu.forgotten_ns == (NOW_NS if gaps else None)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.gpu_state import COMING_NS
-from flyball_agent.gpu.gpu import DriverUnavailable, GpuLost, UnopenedGpu
+from flyball_agent.enforce.requests import request_forget
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuError, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.device import DeviceFault
@@ -128,19 +130,81 @@ def test_an_enforcer_starts_without_a_driver_and_adopts_it_when_it_comes(rig: Ri
 
 
 @pytest.mark.parametrize("uuid", ["", "GPU-lost"])
-def test_a_gpu_that_never_opened_counts_on_while_the_driver_is_away(rig: Rig, uuid: str) -> None:
-    """No journal has it; to let go of the driver, by which it is to be reset, takes it out of no sum."""
-    lost = UnopenedGpu(GPUS, uuid, "", MilliwattsPerGpu(400_000), GpuLost("handle", uuid, 15))
+@pytest.mark.parametrize("error", [GpuLost, CallTimedOut])
+def test_a_gpu_that_never_opened_counts_until_it_is_forgotten(rig: Rig, uuid: str, error: type[GpuError]) -> None:
+    """To let go of the driver, by which it is to be reset, takes it out of no sum, nor does one that lists it no more."""
+    lost = UnopenedGpu(GPUS, uuid, "", MilliwattsPerGpu(400_000), error("handle", uuid))
     rig.restart(driver=FewerGpus(rig.node, "none", unopened=(lost,)))
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     assert rig.acknowledged == (1, 1, MIN_LIMITS + 400_000)
     known = set(rig.enforcer.state.gpus)
-    for _ in range(2):  # that it is away for another reason now changes nothing
-        rig.enforcer.swap_driver(GONE)
+    (never_opened,) = known - {device.uuid for device in rig.node.devices}
+    for driver in (GONE, GONE, SimulatedDriver(rig.node), FewerGpus(rig.node, "none", unopened=(lost,))):
+        rig.enforcer.swap_driver(driver)
         rig.step(1)
         assert set(rig.enforcer.state.gpus) == known
-        assert rig.enforcer.state.held_milliwatts == (GPUS + 1) * 400_000
-    rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+        each = 400_000 if driver is GONE else 100_000
+        assert rig.enforcer.state.held_milliwatts == GPUS * each + 400_000
+    for unopened in ((lost,), ()):
+        rig.restart(driver=FewerGpus(rig.node, "none", unopened=unopened))
+        rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+        rig.step(1)
+        assert set(rig.enforcer.state.gpus) == known
+        assert rig.acknowledged == (1, 1, MIN_LIMITS + 400_000)
+    request_forget(rig.folder, "node-0", never_opened)
+    rig.enforcer.forget([never_opened])
     rig.step(1)
-    assert set(rig.enforcer.state.gpus) == {device.uuid for device in rig.node.devices}, "the driver knows best"
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gpu_that_says_its_uuid_once_it_has_opened_is_there_once(rig: Rig, restarted: bool) -> None:
+    late, other = rig.node.devices[2].uuid, UnopenedGpu(GPUS, "", "", None, GpuLost("handle"))
+    unnamed = UnopenedGpu(2, "", "", MilliwattsPerGpu(300_000), CallTimedOut("open"))
+    rig.enforcer.close()
+    rig.journal.path.unlink()
+    (rig.folder / "node-0.lock").unlink()
+    rig.start(driver=FewerGpus(rig.node, late, unopened=(unnamed, other)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 300_000 + 400_000)
+    after = FewerGpus(rig.node, "none", unopened=(other,))
+    if restarted:
+        rig.restart(driver=after)
+        rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    else:
+        rig.enforcer.swap_driver(after)
+    rig.step(1)
+    assert rig.acknowledged == (1, 1, MIN_LIMITS + 400_000)
+    for _ in range(2):
+        rig.restart(driver=after)
+        assert set(rig.enforcer.state.gpus) == {*(device.uuid for device in rig.node.devices), unnamed_uuid(GPUS)}
+    assert set(rig.journal.state.gpus) == set(rig.enforcer.state.gpus)
+    rig.restart(driver=FewerGpus(rig.node, late, unopened=(other,)))  # what it is stands in the journal by now
+    assert rig.enforcer.state.gpus[late].limits.max_milliwatts == 400_000
+
+
+def test_gpus_that_were_let_go_of_before_they_were_read_count(rig: Rig) -> None:
+    rig.enforcer.swap_driver(GONE)
+    rig.step()
+    assert rig.enforcer.state.held_milliwatts == GPUS * 400_000
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gpu_that_opens_at_last_is_remembered_as_what_it_is(rig: Rig, restarted: bool) -> None:
+    late = rig.node.devices[2].uuid
+    lost = UnopenedGpu(2, late, "", MilliwattsPerGpu(300_000), GpuLost("limits"))
+    rig.enforcer.close()
+    rig.journal.path.unlink()
+    (rig.folder / "node-0.lock").unlink()
+    rig.start(driver=FewerGpus(rig.node, late, unopened=(lost,)))
+    rig.step()
+    assert rig.journal.state.gpus[late].max_milliwatts == 300_000
+    if restarted:
+        rig.restart()
+    else:
+        rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+    rig.step(1)
+    assert rig.journal.state.gpus[late].max_milliwatts == 400_000
+    assert rig.journal.state.gpus[late].min_milliwatts == 100_000
