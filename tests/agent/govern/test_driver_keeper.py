@@ -167,6 +167,33 @@ async def test_no_gpus_are_let_go_of_before_the_operator_can_see_it_though_no_dr
     await bench.agent.close()
 
 
+async def test_whoever_asks_for_the_gpus_again_waits_for_them_again(bench: Bench) -> None:
+    """The driver that is to be opened after the release before may come up at any moment."""
+    request_release(bench.folder, "node-0", 600)
+    await bench.round()
+    bench.published()
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    request_release(bench.folder, "node-0", 900)
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    assert end_release(bench.folder, "node-0")
+    may_open = threading.Event()
+
+    def slow() -> SimulatedDriver:
+        may_open.wait(60)
+        return bench.drivers()
+
+    bench.agent.governor._keeper._open_driver = slow
+    await bench.round()
+    request_release(bench.folder, "node-0", 600)
+    for _ in range(3):
+        assert not is_released(bench.folder, "node-0")
+        await bench.round()
+    may_open.set()
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    assert bench.drivers.open_now == 0
+    await bench.agent.close()
+
+
 @pytest.mark.parametrize("goes_on", [True, False], ids=["the release goes on", "the release is over"])
 async def test_what_was_let_go_of_by_an_agent_before_is_not_by_the_next_one(bench: Bench, goes_on: bool) -> None:
     request_release(bench.folder, "node-0", 600)
