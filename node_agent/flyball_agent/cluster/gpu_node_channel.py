@@ -24,7 +24,7 @@ from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
 from flyball_kube.session import ApiSession, JsonObject, get_or_none
 
 from flyball_agent.node.agent import NodeAgent
-from flyball_agent.node.status import acknowledgement, status_patch, with_gpus_of_before
+from flyball_agent.node.status import acknowledgement, reported_gpus, status_patch, with_gpus_of_before
 
 # An API server that has more to do than it can keeps a request in its queue for 15 s. Who gives up before that and asks
 # again waits at its end.
@@ -83,7 +83,7 @@ class GpuNodeChannel:
         await self._recall()
 
     async def _recall(self) -> None:
-        """Hand on what this node's agents have acknowledged so far, once the API server has said it.
+        """Hand on what this node's agents have acknowledged and reported so far, once the API server has said it.
 
         A journal may be older than that, and the brake that was acknowledged be gone.
         """
@@ -91,18 +91,22 @@ class GpuNodeChannel:
         found: tuple[Acknowledgement, ...] | None = None
         while found is None:
             try:
-                found = (*await self._acknowledged_in_status(), *await self._acknowledged_brake())
+                status = await self._status_before()
+                found = (
+                    *([] if status.acknowledged is None else [status.acknowledged]),
+                    *await self._acknowledged_brake(),
+                )
             except Exception as error:  # whatever an answer has in it, the agent goes on
                 self._log.warning("not known what was acknowledged", error=str(error) or repr(error))
                 await backoff.pause()
+        self._agent.take_reported(reported_gpus(status))
         self._acknowledged_before = found
         self._recalled.set()
         self._node_changed(self._agent.node)
 
-    async def _acknowledged_in_status(self) -> list[Acknowledgement]:
+    async def _status_before(self) -> GpuNodeStatus:
         raw = await get_or_none(self._session, GPU_NODES.path(name=self._agent.node))
-        acknowledged = None if raw is None else read_status(raw, GpuNodeStatus)[0].acknowledged
-        return [] if acknowledged is None else [acknowledged]
+        return GpuNodeStatus() if raw is None else read_status(raw, GpuNodeStatus)[0]
 
     async def _acknowledged_brake(self) -> list[Acknowledgement]:
         raw = await get_or_none(self._session, BRAKE_ACKNOWLEDGEMENTS.path(name=self._agent.node))

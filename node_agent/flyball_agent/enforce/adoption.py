@@ -58,7 +58,7 @@ def find_gpus(
     unnamed = [gpu for gpu in unopened if not gpu.uuid]
     new = len((gpus.keys() | named.keys()) - journal.gpus.keys())
     missing = [found for found in journal.gpus.values() if found.uuid not in gpus]
-    for found in sorted(missing, key=lambda each: (_is_unnamed(each.uuid), -each.max_milliwatts)):
+    for found in sorted(missing, key=_named_and_largest_first):
         listed = named.get(found.uuid)
         if listed is None and unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
             listed = next((gpu for gpu in unnamed if unnamed_uuid(gpu.index) == found.uuid), unnamed[0])
@@ -66,19 +66,9 @@ def find_gpus(
         if listed is None and new and _is_unnamed(found.uuid):  # it says its UUID now
             new -= 1
             continue
-        limits = GpuLimits(found.min_milliwatts, found.max_milliwatts, found.default_milliwatts)
-        detail = "the GPU was here before and is not found now"
-        error = GpuNotFound("find", found.uuid, detail=detail) if listed is None else listed.error
-        gpus[found.uuid] = GpuState(
-            found.uuid,
-            -1 if listed is None else listed.index,
-            found.model,
-            limits,
-            most(found.uuid, limits),
-            holders=unlisted,
-            coming=coming.get(found.uuid),
-            forgotten_ns=forgotten_ns,
-            failure=_failure_of(error, never_opened=_never_opened(found)),
+        state = _not_found(found) if listed is None else _not_opened(found, listed)
+        gpus[found.uuid] = state.changed(
+            held_milliwatts=most(found.uuid, state.limits), coming=coming.get(found.uuid), forgotten_ns=forgotten_ns
         )
     known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
     for gpu in unopened:
@@ -107,6 +97,13 @@ def found_anew(
     asked_at_ns = now_ns if journal.gaps else None
     found = find_gpus(driver.gpus(), journal, resumed=False, asked_at_ns=asked_at_ns, unopened=driver.unopened)
     return {uuid: gpu.as_known(before[uuid], now_ns) if uuid in before else gpu for uuid, gpu in found.items()}
+
+
+def not_listed(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> list[GpuState]:
+    """The GPUs, of those that an agent before this one had reported, that no journal knows and no driver lists: as many as
+    there were more of."""
+    others = sorted((gpu for gpu in reported if gpu.uuid not in gpus), key=_named_and_largest_first)
+    return [_not_found(gpu) for gpu in others[: max(0, len(reported) - len(gpus))]]
 
 
 def newly_found(
@@ -141,6 +138,23 @@ def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
         uuid: ComingLimits((*intent.coming_milliwatts, intent.new_milliwatts), asked_ns)
         for uuid, intent in journal.intents.items()
     }
+
+
+def _named_and_largest_first(gpu: FoundGpu) -> tuple[bool, int]:
+    return _is_unnamed(gpu.uuid), -gpu.max_milliwatts
+
+
+def _not_found(gpu: FoundGpu) -> GpuState:
+    """A GPU that was here before, and may still be."""
+    error = GpuNotFound("find", gpu.uuid, detail="the GPU was here before and is not found now")
+    return _not_opened(gpu, UnopenedGpu(-1, gpu.uuid, gpu.model, None, error))
+
+
+def _not_opened(gpu: FoundGpu, listed: UnopenedGpu) -> GpuState:
+    limits = GpuLimits(gpu.min_milliwatts, gpu.max_milliwatts, gpu.default_milliwatts)
+    failure = _failure_of(listed.error, never_opened=_never_opened(gpu))
+    most = limits.max_milliwatts
+    return GpuState(gpu.uuid, listed.index, gpu.model, limits, most, holders=Holders.NOT_LISTED, failure=failure)
 
 
 def _failure_of(error: GpuError, *, never_opened: bool) -> GpuFailure:

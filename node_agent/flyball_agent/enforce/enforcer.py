@@ -39,13 +39,7 @@ from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
 from flyball_agent.enforce.grant import ANOTHER, accepted_grant, refusal_of
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
-from flyball_agent.enforce.records import (
-    Accepted,
-    BrakesFollowed,
-    DriverSeen,
-    Forgotten,
-    GrantLease,
-)
+from flyball_agent.enforce.records import Accepted, BrakesFollowed, DriverSeen, Forgotten, FoundGpu, GrantLease
 from flyball_agent.enforce.setter import GpuSetter
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.calls import DriverCalls
@@ -249,6 +243,12 @@ class Enforcer:
                 changed = True
         return changed
 
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        """Take in, once, which GPUs the node's status had as this agent began: there are as many, whatever is listed."""
+        if self._reader.reported is None:
+            self._reader.reported = gpus
+            self._reader.remember_new_gpus()
+
     def ask_clock(self, pod: PodName, max_megahertz: int | None, seconds: float, gpu: str = "") -> None:
         """A pod wants its GPUs, or the one of this UUID, no faster than this for so long; None takes its wish back.
 
@@ -390,6 +390,7 @@ class Enforcer:
             del self.state.gpus[uuid]
             self._log.warning("GPU forgotten", uuid=uuid)
         if gone:
+            self._reader.reported = [gpu for gpu in self._reader.reported or () if gpu.uuid not in gone]
             with contextlib.suppress(JournalError):
                 self._journal.note(Forgotten(tuple(gone)))
 

@@ -9,11 +9,11 @@ from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
-from flyball_agent.enforce.adoption import newly_found
+from flyball_agent.enforce.adoption import newly_found, not_listed
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
-from flyball_agent.enforce.records import Gaps
+from flyball_agent.enforce.records import FoundGpu, Gaps
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, CallTimedOut, GpuError, GpuReading
 from flyball_agent.gpu.operations import Read, ReadPowerLimit
@@ -35,6 +35,7 @@ class GpuReader:
         self._clock_ns = clock_ns
         self._read_ns = 0
         self._failed_rounds = 0
+        self.reported: Sequence[FoundGpu] | None = None  # by an agent before this one; None: not known yet
 
     async def unchanged(self, uuids: Sequence[str]) -> frozenset[str]:
         """Of these GPUs the ones whose limits are still those that are known: nobody else has done anything since."""
@@ -147,7 +148,12 @@ class GpuReader:
         self._log.warning("drift", uuid=gpu.uuid, detail=drift.message)
 
     def remember_new_gpus(self, *, unread_too: bool = False) -> None:
-        """Save how each GPU was found, once, before anything is set."""
+        """Save how each GPU was found, once, before anything is set. Once there is a driver, no fewer count than were
+        reported before."""
+        if self._access.error is None:
+            for gpu in not_listed(self._state.gpus, self.reported or ()):
+                self._log.error("GPU not listed", uuid=gpu.uuid)
+                self._state.put(gpu)
         new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)
         if new:
             with contextlib.suppress(JournalError):

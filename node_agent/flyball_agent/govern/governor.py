@@ -28,7 +28,7 @@ from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import Holders, PodName
 from flyball_agent.enforce.journal import Journal, JournalError
-from flyball_agent.enforce.records import EnergyTotals
+from flyball_agent.enforce.records import EnergyTotals, FoundGpu
 from flyball_agent.enforce.requests import Requests
 from flyball_agent.govern.driver_keeper import DriverKeeper
 from flyball_agent.gpu.calls import DriverCalls
@@ -118,6 +118,10 @@ class Governor:
         if self.enforcer.accept(spec, seen_ns=seen_ns, acknowledged=acknowledged):
             self._hand_out(self._pods)  # a grant names its pods' UIDs, which the kubelet does not
             self._wake.set()
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        """The node's status had these GPUs as this agent began."""
+        self.enforcer.take_reported(gpus)
 
     def spec_gone(self) -> None:
         """The GPUNode was deleted: the last grant holds until its lease runs out, which is renewed no more."""

@@ -23,10 +23,12 @@ from flyball_agent.energy.observations import ClockAsked, Observations, StepRepo
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.records import FoundGpu
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.link.messages import (
     BrakesSeen,
     ClockWanted,
+    GpusReported,
     InvalidMessage,
     OperatorSeen,
     PodsListed,
@@ -98,8 +100,12 @@ class EnforcerLink:
 
     def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
         self._newest.pop(SpecGone, None)
+        self._newest.pop(SpecSeen, None)  # what was to be said before this one is
         known = None if acknowledged is None else tuple(acknowledged)
         self._pass_on(SpecSeen(spec, self._clock_ns(), known))
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        self._pass_on(GpusReported(tuple(gpus)))
 
     def spec_gone(self) -> None:
         self._newest.pop(SpecSeen, None)
@@ -180,6 +186,7 @@ class EnforcerLink:
         self._newest.pop(StatusPublished, None)
         self._newest.pop(ReadingWanted, None)
         self._newest.pop(SpecSeen, None)
+        self._newest.pop(GpusReported, None)
         self._newest.pop(BrakesSeen, None)
         self._reports.clear()  # a clock that was asked for then ends from when it is heard
         if self._pods is not None:

@@ -6,17 +6,18 @@ cut, and a grant has to pass the enforcer's own checks.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.power_brake import PowerBrake
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from flyball_agent.energy.attribution import EnergyAccounts
 from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.energy.record import JobObservation
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.records import MAX_GPUS, FoundGpu
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.gpu import GpuError
 from flyball_agent.gpu.messages import decode_error, encode_error
@@ -41,6 +42,12 @@ class SpecSeen(Struct, frozen=True, tag=True):
     spec: Any
     seen_ns: int
     acknowledged: tuple[Acknowledgement, ...] | None = ()
+
+
+class GpusReported(Struct, frozen=True, tag=True):
+    """The GPUs that the node's status had before this line."""
+
+    gpus: Annotated[tuple[FoundGpu, ...], Meta(max_length=MAX_GPUS)]
 
 
 class SpecGone(Struct, frozen=True, tag=True):
@@ -92,6 +99,7 @@ class StatusPublished(Struct, frozen=True, tag=True):
 
 ToEnforcer = (
     SpecSeen
+    | GpusReported
     | SpecGone
     | OperatorSeen
     | BrakesSeen

@@ -22,6 +22,7 @@ from flyball_agent.govern.governor import Governor
 from flyball_agent.link.messages import (
     BrakesSeen,
     ClockWanted,
+    GpusReported,
     InvalidMessage,
     OperatorSeen,
     PodShown,
@@ -169,6 +170,8 @@ class EnforcerServer:
         match message:
             case SpecSeen():
                 governor.accept_spec(message.spec, message.acknowledged, seen_ns=message.seen_ns)
+            case GpusReported():
+                governor.take_reported(message.gpus)
             case SpecGone():
                 governor.spec_gone()
             case OperatorSeen():

@@ -22,6 +22,7 @@ from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.energy.stage_profiles import StageProfile, StageProfiles
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.records import FoundGpu
 from flyball_agent.node.capabilities import pod_capabilities
 from flyball_agent.node.status import node_status, significant_fields
 from flyball_agent.pods.resources import PodDevices, PodResources, PodResourcesError
@@ -44,6 +45,8 @@ class Governing(Protocol):
     def state(self) -> AgentState: ...
 
     def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None: ...
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None: ...
 
     def spec_gone(self) -> None: ...
 
@@ -124,6 +127,10 @@ class NodeAgent:
             self._last_spec = spec
             self._look.set()
         self._governor.accept_spec(spec, acknowledged)
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        """The node's status had these GPUs before this agent, or its governor, began."""
+        self._governor.take_reported(gpus)
 
     def spec_gone(self) -> None:
         """The GPUNode was deleted."""

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from flyball_agent.cluster.brake_watch import BrakeWatch
 from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
+from flyball_agent.enforce.records import FoundGpu
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus, GpuReport, PodReference, PowerLimits
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec, power_brake_object
@@ -42,6 +43,7 @@ class Agent:
         self.gpus: tuple[GpuReport, ...] = ()
         self.specs: list[object] = []
         self.acknowledged: Sequence[Acknowledgement] | None = ()
+        self.reported: list[list[str]] = []
         self.published: list[int] = []
 
     def say(self, news: str) -> None:
@@ -61,6 +63,9 @@ class Agent:
     def accept_spec(self, spec: object, acknowledged: Sequence[Acknowledgement] | None = ()) -> None:
         self.specs.append(spec)
         self.acknowledged = acknowledged
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        self.reported.append([gpu.uuid for gpu in gpus])
 
     def spec_gone(self) -> None:
         self.specs.append(None)
@@ -125,24 +130,24 @@ def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]]) -> 
         loop.close()
 
 
-def test_a_governor_hears_what_was_acknowledged_before_it_as_soon_as_the_api_server_says_it() -> None:
+def test_a_governor_hears_what_was_acknowledged_and_reported_before_it_as_soon_as_the_api_server_says_it() -> None:
     """By the small object, too, which is ahead of the status; what is acknowledged later is its own."""
     in_status, of_brake = (Acknowledgement(1, 2, NodeMilliwatts(bound)) for bound in (500, 300))
 
     async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
         server.make_node(epoch=1)
         await asyncio.sleep(1.0)
-        assert agent.acknowledged == ()
+        assert (agent.acknowledged, agent.reported) == ((), [[]])
         server.api.put("brakeacknowledgements", brake_acknowledgement_object("a", "uid", of_brake))
         channel.governor_is_new()
         server.make_node(epoch=2)
-        await server.patch(STATUS, {"status": {"acknowledged": to_patch(in_status)}})
+        await server.patch(STATUS, {"status": {"acknowledged": to_patch(in_status), "devices": [{"uuid": "GPU-1"}]}})
         await asyncio.sleep(1.0)
         assert agent.specs[-1] == {"epoch": 2}
         assert agent.acknowledged is None, "nobody has read it"
         reading = asyncio.create_task(channel.reread())
         await asyncio.sleep(1.0)
-        assert agent.acknowledged == (in_status, of_brake)
+        assert (agent.acknowledged, agent.reported) == ((in_status, of_brake), [[], ["GPU-1"]])
         await reading
 
     play(course)

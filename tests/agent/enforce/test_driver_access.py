@@ -6,9 +6,12 @@ import pytest
 from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.gpu_state import COMING_NS
+from flyball_agent.enforce.records import FoundGpu
 from flyball_agent.enforce.requests import request_forget
-from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuError, GpuLost, UnopenedGpu
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuDriver, GpuError, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.node.status import reported_gpus
+from flyball_api.gpu_node import GpuNodeStatus, GpuReport, PowerLimits
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.device import DeviceFault
 
@@ -17,6 +20,21 @@ from tests.support.fewer_gpus import FewerGpus
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 
 GONE = AbsentDriver(DriverUnavailable("open", detail="released"), "boot-1")
+
+
+def reported(*uuids: str) -> tuple[FoundGpu, ...]:
+    """What a status with these GPUs says of them."""
+    most = MilliwattsPerGpu(400_000)
+    limits = PowerLimits(MilliwattsPerGpu(100_000), most, most)
+    return reported_gpus(GpuNodeStatus(devices=tuple(GpuReport(uuid, limits=limits) for uuid in uuids)))
+
+
+def begin_anew(rig: Rig, driver: GpuDriver) -> None:
+    """As on a node that was imaged anew: there is no journal, nor its lock."""
+    rig.enforcer.close()
+    rig.journal.path.unlink()
+    (rig.folder / "node-0.lock").unlink()
+    rig.start(driver=driver)
 
 
 def test_a_driver_let_go_of_counts_at_the_largest_limits_in_a_session_of_its_own(rig: Rig) -> None:
@@ -162,10 +180,7 @@ def test_a_gpu_that_never_opened_counts_until_it_is_forgotten(rig: Rig, uuid: st
 def test_a_gpu_that_says_its_uuid_once_it_has_opened_is_there_once(rig: Rig, restarted: bool) -> None:
     late, other = rig.node.devices[2].uuid, UnopenedGpu(GPUS, "", "", None, GpuLost("handle"))
     unnamed = UnopenedGpu(2, "", "", MilliwattsPerGpu(300_000), CallTimedOut("open"))
-    rig.enforcer.close()
-    rig.journal.path.unlink()
-    (rig.folder / "node-0.lock").unlink()
-    rig.start(driver=FewerGpus(rig.node, late, unopened=(unnamed, other)))
+    begin_anew(rig, FewerGpus(rig.node, late, unopened=(unnamed, other)))
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000 + 300_000 + 400_000)
@@ -195,10 +210,7 @@ def test_gpus_that_were_let_go_of_before_they_were_read_count(rig: Rig) -> None:
 def test_a_gpu_that_opens_at_last_is_remembered_as_what_it_is(rig: Rig, restarted: bool) -> None:
     late = rig.node.devices[2].uuid
     lost = UnopenedGpu(2, late, "", MilliwattsPerGpu(300_000), GpuLost("limits"))
-    rig.enforcer.close()
-    rig.journal.path.unlink()
-    (rig.folder / "node-0.lock").unlink()
-    rig.start(driver=FewerGpus(rig.node, late, unopened=(lost,)))
+    begin_anew(rig, FewerGpus(rig.node, late, unopened=(lost,)))
     rig.step()
     assert rig.journal.state.gpus[late].max_milliwatts == 300_000
     if restarted:
@@ -208,3 +220,45 @@ def test_a_gpu_that_opens_at_last_is_remembered_as_what_it_is(rig: Rig, restarte
     rig.step(1)
     assert rig.journal.state.gpus[late].max_milliwatts == 400_000
     assert rig.journal.state.gpus[late].min_milliwatts == 100_000
+
+
+@pytest.mark.parametrize("absent", [False, True], ids=["at once", "once there is a driver"])
+def test_a_gpu_that_was_reported_and_is_not_listed_under_a_new_journal_counts_until_it_is_forgotten(
+    rig: Rig, absent: bool
+) -> None:
+    """A node that was imaged anew may have lost one at its boot, of which neither its plugin nor its journal knows."""
+    uuids = [device.uuid for device in rig.node.devices]
+    lost = uuids[3]
+    driver = FewerGpus(rig.node, lost)
+    begin_anew(rig, GONE if absent else driver)
+    rig.enforcer.take_reported(reported(*uuids))
+    if absent:
+        assert not rig.enforcer.state.gpus, "it may be another machine"
+        rig.enforcer.swap_driver(driver)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+    rig.restart(driver=driver)
+    rig.enforcer.take_reported(reported(*uuids))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+    request_forget(rig.folder, "node-0", lost)
+    rig.enforcer.forget([lost])
+    for _ in range(2):
+        rig.enforcer.take_reported(reported(*uuids))
+        rig.step(1)
+        assert rig.acknowledged == (1, 1, 300_000)
+    rig.enforcer.swap_driver(driver)
+    assert lost not in rig.enforcer.state.gpus
+
+
+def test_gpus_of_another_machine_take_the_places_of_those_that_were_reported(rig: Rig) -> None:
+    begin_anew(rig, rig.driver)
+    rig.enforcer.take_reported(reported(unnamed_uuid(0), *(f"GPU-{number}" for number in range(GPUS - 1))))
+    assert set(rig.enforcer.state.gpus) == {device.uuid for device in rig.node.devices}
+    begin_anew(rig, rig.driver)
+    rig.enforcer.take_reported(reported("", unnamed_uuid(0), *(f"GPU-{number}" for number in range(GPUS))))
+    assert set(rig.enforcer.state.gpus) == {"GPU-0", *(device.uuid for device in rig.node.devices)}, (
+        "there was one more"
+    )

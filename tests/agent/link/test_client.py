@@ -171,13 +171,20 @@ async def test_what_was_seen_before_there_was_a_line_is_not_told_but_the_pods_ar
 
         link = EnforcerLink(f"{folder}/e.sock", "node-0")
         link.take_pods([PodDevices("research", "pod", None, ("GPU-1",))])
+        link.take_reported(())
         link.accept_spec({"generation": 2})
         link.take_brakes({})
         link.operator_seen(1)
         link.status_published(7)
         link.read_soon()
         link.report_steps(PodName("research", "pod"), StepReport(1, 1, 1.0))
-        link.on_connected = lambda: link.accept_spec({"generation": 3})
+
+        def see_again() -> None:
+            link.accept_spec({"generation": 3}, None)
+            link.take_reported(())
+            link.accept_spec({"generation": 3}, ())
+
+        link.on_connected = see_again
         server = await asyncio.start_unix_server(hear, f"{folder}/e.sock")
         running = asyncio.create_task(link.run())
         try:
@@ -186,6 +193,9 @@ async def test_what_was_seen_before_there_was_a_line_is_not_told_but_the_pods_ar
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             server.close()
-        assert [type(message).__name__ for message in heard] == ["PodsListed", "SpecSeen"]
-        assert isinstance(heard[1], SpecSeen)
-        assert heard[1].spec == {"generation": 3}
+        said = ["PodsListed", "GpusReported", "SpecSeen"]
+        assert [type(message).__name__ for message in heard] == said, (
+            "nothing is raised before it is known what there was"
+        )
+        assert isinstance(heard[2], SpecSeen)
+        assert heard[2].spec == {"generation": 3}
