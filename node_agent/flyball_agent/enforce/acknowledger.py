@@ -52,7 +52,7 @@ class Acknowledger:
             state.put(gpu)
         state.settling = judgement.settling
         grant = state.in_force
-        if grant is None or not any(gpu.usable for gpu in judgement.gpus):
+        if grant is None or not state.confirmed or not any(gpu.usable for gpu in judgement.gpus):
             return
         version, session, last = grant.version, state.session, state.acknowledged
         total, bound = state.held_milliwatts, self._bound_milliwatts(grant)

@@ -131,7 +131,8 @@ class Enforcer:
         The version is written now and synced before anything is set or acknowledged by it; where the disk fails, the
         grant still holds for everything that lowers power. Its lease runs from `seen_ns`, when it was seen at the API
         server (None: now). `acknowledged` is what had been acknowledged for the node when this agent began, by the API
-        server: of the same grant limits come to no more than that. None: nobody knows yet, and nothing is raised.
+        server: of the same grant limits come to no more than that. None: nobody knows yet, and nothing is raised nor
+        acknowledged.
         """
         if self._observe:
             return False
@@ -154,6 +155,7 @@ class Enforcer:
             return False
         known, newer = acknowledged is not None, state.grant is None or grant.version > state.grant.version
         newly_confirmed, state.confirmed = known and not state.confirmed, known or state.confirmed
+        self._reader.note_gaps(acknowledged)
         followed = state.brakes
         if newer:
             state.grant, state.lease = grant, self._lease_from(seen_ns, grant)
@@ -245,9 +247,7 @@ class Enforcer:
 
     def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
         """Take in, once, which GPUs the node's status had as this agent began: there are as many, whatever is listed."""
-        if self._reader.reported is None:
-            self._reader.reported = gpus
-            self._reader.remember_new_gpus()
+        self._reader.take_reported(gpus)
 
     def ask_clock(self, pod: PodName, max_megahertz: int | None, seconds: float, gpu: str = "") -> None:
         """A pod wants its GPUs, or the one of this UUID, no faster than this for so long; None takes its wish back.

@@ -222,6 +222,11 @@ class GpuState(Struct, frozen=True):
         )
         return replace(self, failure=GpuFailure.of(error), reading=None, limit=None, held_milliwatts=held)
 
+    def forgotten(self, now_ns: int) -> GpuState:
+        """The GPU once it is known that it was perhaps set to what nobody remembers."""
+        held = self.held_milliwatts if self.usable else max(self.held_milliwatts, self.limits.max_milliwatts)
+        return replace(self, forgotten_ns=now_ns, held_milliwatts=held)
+
     def hanging(self, now_ns: int) -> GpuState:
         """The GPU while a call on it has not returned: perhaps the one that sets its limit, which may be taken late after
         that, however long nobody has looked."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from flyball_api.gpu_node import Acknowledgement
+from flyball_api.grant import GrantVersion
 from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
@@ -36,6 +38,9 @@ class GpuReader:
         self._read_ns = 0
         self._failed_rounds = 0
         self.reported: Sequence[FoundGpu] | None = None  # by an agent before this one; None: not known yet
+        grant = journal.state.grant
+        # Of the last grant that the journal had of an agent before this one; None once that was compared.
+        self._version_before: GrantVersion | None = GrantVersion() if grant is None else grant.version
 
     async def unchanged(self, uuids: Sequence[str]) -> frozenset[str]:
         """Of these GPUs the ones whose limits are still those that are known: nobody else has done anything since."""
@@ -146,6 +151,28 @@ class GpuReader:
         if last is None or last.found_ns != drift.found_ns:  # of several in one round, the first is shown
             self._state.last_drift = drift
         self._log.warning("drift", uuid=gpu.uuid, detail=drift.message)
+
+    def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
+        """Take in which GPUs were reported before; what comes later is this agent's own."""
+        if self.reported is None:
+            self.reported = gpus
+            self.remember_new_gpus()
+
+    def note_gaps(self, acknowledged: Iterable[Acknowledgement] | None) -> None:
+        """Compare the journal, once, with what was acknowledged before (None: not known yet). Where that was in this boot
+        and under a later grant, the journal is not that agent's, or came back as it was once: what was asked for since is
+        not known."""
+        version, boot_id = self._version_before, self._state.session.boot_id
+        if acknowledged is None or version is None:
+            return
+        self._version_before = None
+        if not any(each.boot_id == boot_id and each.version > version for each in acknowledged):
+            return
+        self._log.warning("the journal is older than what was acknowledged")
+        with contextlib.suppress(JournalError):
+            self._journal.note(Gaps(True))
+        for gpu in list(self._state.gpus.values()):
+            self._state.put(gpu.forgotten(self._clock_ns()))
 
     def remember_new_gpus(self, *, unread_too: bool = False) -> None:
         """Save how each GPU was found, once, before anything is set. Once there is a driver, no fewer count than were

@@ -30,6 +30,7 @@ from flyball_agent.gpu.gpu import (
 )
 from flyball_agent.gpu.operations import GpuCall
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
+from flyball_api.grant import grant_spec
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault
@@ -264,7 +265,7 @@ def test_a_restart_adopts_without_a_spike_and_does_not_extend_the_lease(rig: Rig
     rig.step()
     assert rig.limits() == before
     assert seen == []  # not one limit was set
-    assert rig.acknowledged == (1, 1, 900_000)
+    assert rig.acknowledged is None  # which the one before has done, and may be of a later grant than the journal has
     rig.step(2)
     assert rig.enforcer.state.mode is Mode.FAILSAFE
 
@@ -279,14 +280,14 @@ def test_after_a_reboot_the_min_limit_is_applied_until_the_operator_is_seen(rig:
     rig.step()
     assert rig.enforcer.state.mode is Mode.FAILSAFE
     assert rig.limits() == [100_000] * GPUS
-    assert rig.acknowledged == (1, 1, MIN_LIMITS)
-    assert rig.enforcer.state.acknowledged.boot_id == "boot-2"
     rig.enforcer.renew_lease(1)
     rig.step()
     assert rig.limits() == [100_000] * GPUS  # by the journal alone nothing is raised
     rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=1000))
     rig.step()
     assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 1, 900_000)
+    assert rig.enforcer.state.acknowledged.boot_id == "boot-2"
 
 
 @pytest.mark.parametrize("damage", ["disk full", "line spoilt", "record lost"])
@@ -380,6 +381,7 @@ def test_a_counter_that_falls_back_is_a_new_driver_session(rig: Rig, while_away:
     rig.node.devices[0].reset_energy_counter()
     if while_away:
         rig.start()
+        rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step(1)
     assert rig.enforcer.state.acknowledged.driver_load != first
     assert rig.enforcer.state.counts.counter_resets == 1
@@ -445,6 +447,7 @@ def test_a_gpu_that_is_not_found_any_more_stays_reserved(rig: Rig) -> None:
     rig.step()
     uuid = rig.node.devices[3].uuid
     rig.restart(driver=FewerGpus(rig.node, uuid))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     missing = rig.enforcer.state.gpus[uuid]
     assert (missing.usable, missing.index, missing.model) == (False, -1, A100.product_name)
@@ -460,6 +463,7 @@ def test_a_gpu_that_cannot_be_opened_and_does_not_say_its_uuid_is_the_one_that_i
     lost = UnopenedGpu(3, "", "", None, GpuLost("handle", "GPU 3", 15))
     unknown = UnopenedGpu(4, "", "", None, GpuLost("handle", "GPU 4", 15))
     rig.restart(driver=FewerGpus(rig.node, uuid, unopened=(lost, unknown)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     gpus = rig.enforcer.state.gpus
     assert set(gpus) == {device.uuid for device in rig.node.devices} | {unnamed_uuid(4)}
@@ -474,6 +478,7 @@ def test_a_gpu_that_was_replaced_counts_until_it_is_forgotten(rig: Rig) -> None:
     rig.step()
     uuid = rig.node.devices[3].uuid
     rig.restart(driver=FewerGpus(rig.node, uuid))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000 + 400_000)
     present = rig.node.devices[0].uuid
@@ -858,6 +863,67 @@ def test_a_forgotten_raise_may_come_though_the_driver_opens_only_later(
     rig.step(1)
     rig.step(COMING_NS / SECOND)
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize("told", ["at once", "later"])
+@pytest.mark.parametrize("journal", ["as it was before", "of another folder"])
+def test_a_raise_may_come_that_was_made_under_a_later_grant_than_the_journal_knows(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, told: str, journal: str
+) -> None:
+    """By what was acknowledged an agent sees that its journal is not the one before it wrote last."""
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    before = rig.journal.path.read_bytes()
+    coming = late_raise(rig, monkeypatch)
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    rig.enforcer.close()
+    if journal == "as it was before":
+        rig.journal.path.write_bytes(before)
+    else:
+        rig.folder = rig.folder / "other"
+    rig.start()
+    spec = gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000))
+    if told == "later":
+        rig.enforcer.accept(spec, acknowledged=None)
+        rig.step(1)
+        assert rig.acknowledged is None
+    rig.enforcer.accept(spec, acknowledged=(acknowledged,))
+    rig.step(1)
+    assert rig.acknowledged is None
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 3, 500_000)
+    its_own = rig.enforcer.state.acknowledged
+    assert its_own is not None
+    spec = gpu_node_spec(4, 600_000, job_grant("gpt2", 100_000), job_grant("bert", 300_000))
+    rig.enforcer.accept(spec, acknowledged=(its_own,))  # as by an agent's process that began anew
+    rig.step(1)
+    assert rig.acknowledged == (1, 4, 600_000)
+
+
+def test_a_gpu_that_is_lost_counts_at_its_largest_limit_where_the_journal_is_older_than_what_was_acknowledged(
+    rig: Rig,
+) -> None:
+    rig.hold("gpt2", 0)
+    for generation, milliwatts in ((1, 150_000), (2, 120_000), (3, 200_000)):
+        rig.enforcer.accept(gpu_node_spec(generation, 500_000, job_grant("gpt2", milliwatts)))
+        rig.step(1)
+        if generation == 2:
+            before = rig.journal.path.read_bytes()
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    rig.enforcer.close()
+    rig.journal.path.write_bytes(before)
+    rig.node.devices[0].flags = DeviceFault.LOST
+    rig.start()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 200_000)), acknowledged=(acknowledged,))
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.acknowledged == (1, 3, 700_000)
 
 
 @pytest.mark.parametrize("at", ["the start", "a moment later", "the next start"])
@@ -1304,6 +1370,9 @@ def test_a_kill_at_any_write_or_set_raises_nothing_and_forgets_no_grant(tmp_path
             assert total <= max(before, grant)
         assert total <= bound
         if known:
+            assert rig.enforcer.state.acknowledged is None  # before anybody knows what was
+            rig.enforcer.accept(grant_spec(rig.enforcer.state.grant))
+            rig.step()
             assert rig.acknowledged[:2] == (1, known)
             # A raise that was asked for before the kill may come.
             assert sum(rig.limits()) <= rig.acknowledged[2] <= rig.enforcer.state.grant.bound.limit_milliwatts
