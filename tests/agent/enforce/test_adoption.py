@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, find_gpus, found_anew, unnamed_uuid
+from flyball_agent.enforce.adoption import (
+    LARGEST_LIMIT_MILLIWATTS,
+    UNKNOWN_MIN_MILLIWATTS,
+    find_gpus,
+    found_anew,
+    newly_found,
+    unnamed_uuid,
+)
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
-from flyball_agent.enforce.records import FoundGpu, FoundGpus, Intent, Intents, JournalState
-from flyball_agent.gpu.gpu import CallTimedOut, Gpu, GpuError, GpuLost, UnopenedGpu
+from flyball_agent.enforce.records import Forgotten, FoundGpu, FoundGpus, Intent, Intents, JournalState
+from flyball_agent.gpu.gpu import (
+    CallTimedOut,
+    Gpu,
+    GpuError,
+    GpuLimits,
+    GpuLost,
+    PowerLimitReading,
+    UnopenedGpu,
+)
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -120,3 +135,60 @@ def test_a_gpu_of_which_nothing_is_known_counts_like_the_largest_beside_it_or_as
     assert (gpu.held_milliwatts, gpu.usable) == (LARGEST_LIMIT_MILLIWATTS, False)
     assert gpu.failure is not None
     assert gpu.failure.keeps_limits, "the node may be acknowledged with it"
+
+
+def found_with(*uuids: str, unopened: tuple[UnopenedGpu, ...], gpus: int = 0) -> dict[str, GpuState]:
+    """What is found where the journal knows GPUs of these UUIDs."""
+    return find_gpus(shown(gpus), remembering(*uuids), resumed=False, asked_at_ns=None, unopened=unopened)
+
+
+def test_as_many_gpus_that_never_said_their_uuid_are_gone_as_others_say_theirs_for_the_first_time() -> None:
+    never = unnamed_uuid(0), unnamed_uuid(1)
+    (other,) = shown()
+    assert list(found_with(*never, unopened=(), gpus=1)) == [other.uuid, never[1]]
+    assert list(found_with(*never, unopened=(unopened(0, "GPU-new"),))) == [never[1], "GPU-new"]
+    assert list(found_with(never[0], "GPU-new", unopened=(unopened(0, "GPU-new"),))) == ["GPU-new", never[0]], (
+        "that was known before"
+    )
+
+
+def test_gpus_that_never_said_their_uuid_are_told_by_where_they_are() -> None:
+    never = unnamed_uuid(1), unnamed_uuid(0)
+    hanging = unopened(1, error=CallTimedOut("limits", "GPU 1"))
+    found = found_with(*never, unopened=(unopened(0), hanging))
+    assert {uuid: (gpu.index, reason(gpu)) for uuid, gpu in found.items()} == {
+        never[0]: (1, "CallTimedOut"),
+        never[1]: (0, "Lost"),
+    }
+
+
+def remembered(gpu: GpuState, smallest: int) -> dict[str, FoundGpu]:
+    limits = [MilliwattsPerGpu(limit) for limit in (smallest, 400_000, 400_000, 400_000)]
+    return {gpu.uuid: FoundGpu(gpu.uuid, gpu.model, *limits)}
+
+
+def test_a_gpu_is_news_once_it_was_read_and_again_once_it_has_opened_at_last() -> None:
+    (unread,) = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None).values()
+    watts = MilliwattsPerGpu(300_000)
+    read = unread.changed(limit=PowerLimitReading(watts, watts))
+    anything = GpuLimits(UNKNOWN_MIN_MILLIWATTS, MilliwattsPerGpu(400_000), MilliwattsPerGpu(400_000))
+
+    def is_news(gpu: GpuState, known: dict[str, FoundGpu] | None = None) -> bool:
+        return bool(newly_found({gpu.uuid: gpu}, known or {}))
+
+    assert not is_news(unread)
+    assert newly_found({unread.uuid: unread}, {}, unread_too=True)
+    assert is_news(read)
+    known, never_opened = remembered(read, 100_000), remembered(read, UNKNOWN_MIN_MILLIWATTS)
+    assert not is_news(read, known)
+    assert not is_news(unread, never_opened)
+    assert is_news(read, never_opened)
+    assert not is_news(read.changed(limits=anything), never_opened), "no more is known of it than was"
+
+
+def test_one_that_is_not_there_is_forgotten_only_where_it_never_said_which_it_is() -> None:
+    (read,) = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None).values()
+    never, gone = (found.changed(uuid=uuid) for found, uuid in ((read, unnamed_uuid(0)), (read, "GPU-gone")))
+    known = {**remembered(read, 1), **remembered(never, 1), **remembered(gone, 1)}
+    assert newly_found({read.uuid: read}, known) == [Forgotten((never.uuid,))]
+    assert newly_found({read.uuid: read, never.uuid: never}, known) == []
