@@ -162,6 +162,11 @@ def test_gpus_that_never_said_their_uuid_are_told_by_where_they_are() -> None:
     }
 
 
+def test_one_that_cannot_be_opened_and_does_not_say_its_uuid_is_no_other_than_before() -> None:
+    never = unnamed_uuid(0), unnamed_uuid(1)
+    assert set(found_with(*never, unopened=(unopened(0),))) == set(never)
+
+
 def remembered(gpu: GpuState, smallest: int) -> dict[str, FoundGpu]:
     limits = [MilliwattsPerGpu(limit) for limit in (smallest, 400_000, 400_000, 400_000)]
     return {gpu.uuid: FoundGpu(gpu.uuid, gpu.model, *limits)}
