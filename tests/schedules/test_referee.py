@@ -25,7 +25,7 @@ class Scene:
         self.referee = Referee(loop, lambda: True, REPORT_TIMEOUT_SECONDS, lambda _: None)
         node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
         self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
-        self.referee.add("a", node.devices, {})
+        self.referee.add("a", node.devices, {}, lambda: int(loop.time() * 1e9))
         by_hand = self.first.device
         if lowered_by_hand:
             self.set(self.first, 130)
@@ -44,8 +44,14 @@ class Scene:
         item = {"metadata": {"name": "hall", "uid": "uid-hall", "generation": 1}, "spec": spec, "status": status}
         self.referee.told(Change(1, "powercaps", "MODIFIED", item))
 
-    def report(self) -> None:
-        self.referee.told(Change(2, "gpunodes", "MODIFIED", {"metadata": {"name": "a"}, "status": {"devices": []}}))
+    def report(self, *, made: float = 0.0) -> None:
+        """The agent reports what it has seen at `made`, whatever it was."""
+        status = {"devices": [], "lastRound": {"boottimeNanoseconds": int(made * 1e9)}}
+        self.referee.told(Change(2, "gpunodes", "MODIFIED", {"metadata": {"name": "a"}, "status": status}))
+
+    def lose_the_node(self) -> None:
+        item = {"metadata": {"name": "a"}, "status": {"conditions": []}}
+        self.referee.told(Change(4, "nodes", "MODIFIED", item))
 
     def acknowledge_a_brake(self) -> None:
         item = {"metadata": {"name": "a"}, "spec": {"limitsMilliwatts": 230_000}}
@@ -121,4 +127,26 @@ def test_an_agent_is_silent_from_its_last_word_on_and_an_acknowledged_brake_is_o
     scene.wait(REPORT_TIMEOUT_SECONDS + SECONDS_ALLOWED - LOOK_EVERY_SECONDS)
     assert not scene.referee.violation, "the operator could not know before"
     scene.wait(3 * LOOK_EVERY_SECONDS)
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 380 W allowed by the limits"
+
+
+@pytest.mark.parametrize("late_seconds", [REPORT_TIMEOUT_SECONDS, REPORT_TIMEOUT_SECONDS + 1.0])
+def test_silence_is_no_sign_any_more_once_there_is_a_report_that_is_no_older_than_it_may_last(
+    loop: VirtualLoop, late_seconds: float
+) -> None:
+    scene = Scene(loop)
+    scene.wait(REPORT_TIMEOUT_SECONDS + SECONDS_ALLOWED / 2.0)
+    scene.report(made=loop.time() - late_seconds)
+    scene.wait(SECONDS_ALLOWED)
+    assert (scene.referee.violation is None) is (late_seconds <= REPORT_TIMEOUT_SECONDS)
+    scene.wait(REPORT_TIMEOUT_SECONDS + 3 * LOOK_EVERY_SECONDS)
+    assert scene.referee.violation
+
+
+def test_a_sign_that_came_while_the_agent_was_silent_stays_one(loop: VirtualLoop) -> None:
+    scene = Scene(loop)
+    scene.wait(REPORT_TIMEOUT_SECONDS + SECONDS_ALLOWED / 2.0)
+    scene.lose_the_node()
+    scene.report(made=loop.time())
+    scene.wait(SECONDS_ALLOWED)
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 380 W allowed by the limits"

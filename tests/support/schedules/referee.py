@@ -60,6 +60,7 @@ class Excuse:
     node_milliwatts: int | None = None
     settled: float = 0.0
     lowered: bool = False
+    by_silence: bool = False  # `ends` is known by nothing but this
 
 
 @dataclass
@@ -102,12 +103,14 @@ class Referee:
         self._asked: dict[str, int] = {}  # what each GPU's agent asked for last
         self._allowed: dict[str, int] = {}  # what each GPU allowed at the last look
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
+        self._silenced: dict[str, Excuse] = {}  # those that have ended by nothing but silence
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
         # Where each node hung before, whoever claims it now: each move that is still excused.
         self._moved: defaultdict[str, list[tuple[Mapping[str, str], Excuse]]] = defaultdict(list)
         self._claims: dict[str, Claim] = {}
         self._specs: dict[tuple[str, int], Json] = {}  # by the cap's uid and generation
         self._open: dict[str, Window] = {}
+        self._boottimes_ns: dict[str, Callable[[], int]] = {}
         self._reported: dict[str, float] = {}
         self._reports: dict[tuple[str, str], Json] = {}
         self._boot_ids: dict[str, str] = {}
@@ -124,9 +127,14 @@ class Referee:
 
     # --- what the hardware does ----------------------------------------------------------------------------------------
 
-    def add(self, node: str, devices: list[VirtualDevice], labels: Mapping[str, str]) -> None:
-        """A node is there, with its limits as they are, under the caps that select these labels."""
-        self._devices[node] = devices
+    def add(
+        self, node: str, devices: list[VirtualDevice], labels: Mapping[str, str], boottime_ns: Callable[[], int]
+    ) -> None:
+        """A node is there, with its limits as they are, under the caps that select these labels.
+
+        By `boottime_ns`, which is its CLOCK_BOOTTIME now, its agent says when it has last looked.
+        """
+        self._devices[node], self._boottimes_ns[node] = devices, boottime_ns
         self.cable(node, labels, "arrival")
 
     def cable(self, node: str, labels: Mapping[str, str], cause: str) -> None:
@@ -152,6 +160,7 @@ class Referee:
         if requested < self._asked.get(device.uuid, 0):
             self._asked[device.uuid] = requested  # an agent that finds it at what it wants now commands nothing
         comes = max(_limit(device), requested if settles_seconds else 0)
+        self._silenced.pop(device.uuid, None)
         if comes > before:
             now = self._loop.time()
             self._excuses[device.uuid] = Excuse(
@@ -165,6 +174,7 @@ class Referee:
 
         What the GPU still allows above that, until it has settled, is as little its doing as it was before.
         """
+        self._silenced.pop(device.uuid, None)
         excuse = self._excuses.get(device.uuid)
         asked = self._asked[device.uuid] = device.read().requested_limit_milliwatts
         raised = asked > self._allowed.get(device.uuid, 0)
@@ -215,6 +225,7 @@ class Referee:
             if report != self._reports.get((change.plural, name)):
                 self._reports[change.plural, name], self._reported[name] = report, self._loop.time()
                 if change.plural == "gpunodes":
+                    self._end_silence(name, report)
                     self._sign_of_status(name, report)
         self.look()
 
@@ -256,20 +267,35 @@ class Referee:
     def _sign(self, node: str) -> None:
         """The API server now shows that something befell the node."""
         for device in self._devices.get(node, ()):
+            self._shown(device)
+
+    def _shown(self, device: VirtualDevice) -> None:
+        self._silenced.pop(device.uuid, None)
+        self._advance()
+        excuse = self._excuses.get(device.uuid)
+        if excuse is not None and (excuse.ends is None or excuse.by_silence):
+            ends = self._office + SECONDS_ALLOWED
+            excuse.ends, excuse.by_silence = ends if excuse.ends is None else min(ends, excuse.ends), False
+
+    def _end_silence(self, node: str, status: Json) -> None:
+        """The agent has been heard again: if what it says is no older than a silence may last, silence is no sign now."""
+        made, now = (status.get("lastRound") or {}).get("boottimeNanoseconds"), self._boottimes_ns[node]()
+        if made is None or not 0 <= now - made <= self._report_timeout * 1e9:
+            return
+        for device in self._devices[node]:
             excuse = self._excuses.get(device.uuid)
-            if excuse is not None and excuse.ends is None:
-                self._advance()
-                excuse.ends = self._office + SECONDS_ALLOWED
+            if excuse is None and (excuse := self._silenced.pop(device.uuid, None)) is not None:
+                self._excuses[device.uuid] = excuse
+            if excuse is not None and excuse.by_silence:
+                excuse.ends, excuse.by_silence = None, False
 
     def _sign_of_status(self, node: str, status: Json) -> None:
         """The agent has reported: what it shows of the limits as they are now is a sign."""
         self._end_lowering(self._devices.get(node, ()))
         shown = {item["uuid"]: item.get("limits", {}).get("enforcedMilliwatts") for item in status.get("devices", ())}
         for device in self._devices.get(node, ()):
-            excuse = self._excuses.get(device.uuid)
-            if excuse is not None and excuse.ends is None and shown.get(device.uuid) == _limit(device):
-                self._advance()
-                excuse.ends = self._office + SECONDS_ALLOWED
+            if shown.get(device.uuid) == _limit(device):
+                self._shown(device)
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
@@ -339,12 +365,14 @@ class Referee:
                 if excuse is None:
                     continue
                 if excuse.ends is None and self._loop.time() - silent_since > self._report_timeout:
-                    excuse.ends = self._office + SECONDS_ALLOWED
+                    excuse.ends, excuse.by_silence = self._office + SECONDS_ALLOWED, True
                 gone = _limit(device) <= excuse.before_milliwatts and self._loop.time() > excuse.settled
                 if excuse.lowered and excuse.node_milliwatts is not None:
                     gone = sum(_limit(each) for each in devices) <= excuse.node_milliwatts
                 if _over(excuse, self._office) or gone:
                     del self._excuses[device.uuid]
+                    if excuse.by_silence and not gone:
+                        self._silenced[device.uuid] = excuse
         for key, excuse in list(self._newcomers.items()):
             if _over(excuse, self._office):
                 del self._newcomers[key]

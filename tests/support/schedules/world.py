@@ -103,7 +103,7 @@ class World:
             self.machines[name] = machine
             machine.held = {index: f"{name}-{index}" for index in range(GPUS)}
             self._pod_sources[name] = Pods()
-            self.referee.add(name, machine.devices, machine.labels)
+            self.referee.add(name, machine.devices, machine.labels, machine.boottime_ns)
             self.api.put("nodes", machine.as_node())
         self.pods = {(name, index) for name in NODES for index in range(GPUS)}
         for name, tenths, expected in zip(SELECTORS, beginning.tenths, beginning.expected, strict=True):
