@@ -144,13 +144,13 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.caps.reserve:reserve_under: if not nodes: -> if False": (
         "a shortcut: the largest none of the distances come to nothing"
     ),
-    "flyball_operator.power.patience:SmallRaises.sent:"
+    "flyball_operator.power.patience:SmallChanges.sent:"
     " self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECO"
     " -> forgotten": _GRANTED,
-    "flyball_operator.power.patience:SmallRaises.sent:"
+    "flyball_operator.power.patience:SmallChanges.sent:"
     "  for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS"
     " -> without 'if monotonic - at < SMALL_RAISE_SECONDS'": _GRANTED,
-    "flyball_operator.power.patience:SmallRaises.sent: monotonic - at < SMALL_RAISE_SECONDS -> LtE": _GRANTED,
+    "flyball_operator.power.patience:SmallChanges.sent: monotonic - at < SMALL_RAISE_SECONDS -> LtE": _GRANTED,
     "flyball_operator.power.grants.ramp:Ramps.step:"
     " self._shares = {uid: known for uid, known in self._shares.items() if uid in uids} -> forgotten": _SHARES,
     "flyball_operator.power.grants.ramp:Ramps.step:  for uid, known in self._shares.items() if uid in uids"

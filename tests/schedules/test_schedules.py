@@ -20,7 +20,7 @@ from flyball_api.grant import Grant
 from flyball_api.manifests import manifests
 from flyball_operator.power.caps.state import CapState
 
-from tests.support.examples import examples
+from tests.support.examples import part_of
 from tests.support.power_cluster import DEFAULT, GPUS, MIN, NODES
 from tests.support.schedules.choice import kinds_that_meet, seeds_in_which_kinds_meet
 from tests.support.schedules.faults import KINDS, Fault, Schedule, schedule_of
@@ -49,7 +49,7 @@ def violation_of(*faults: Fault, beginning: Beginning = GREEDY, seed: int = 0) -
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
     chosen = seeds_in_which_kinds_meet(CANDIDATES)
-    seeds, judged = chosen[: examples(len(chosen))][part::PARTS], 0
+    seeds, judged = part_of(chosen)[part::PARTS], 0
     for seed in seeds:
         outcome = run(schedule_of(seed))
         assert not outcome.violation, f"python benchmarks/schedules.py --show {seed}: {outcome.violation}"
@@ -60,8 +60,7 @@ def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
 @pytest.mark.long
 def test_after_any_schedule_grants_are_acknowledged_and_caps_enforced_again() -> None:
     """A promise that is kept by claiming nothing, or by never coming to an end, is worth nothing."""
-    chosen = seeds_in_which_kinds_meet(CANDIDATES)[::5]
-    for seed in chosen[: examples(len(chosen))]:
+    for seed in part_of(seeds_in_which_kinds_meet(CANDIDATES)[::5]):
         outcome = run(schedule_of(seed), play=comes_to_rest)
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"
 

@@ -10,12 +10,15 @@ calls an example slow: on a loaded machine any may take any time.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from hypothesis.strategies import SearchStrategy, sampled_from
+
+Case = TypeVar("Case")
 
 FULL_EXAMPLES = 100  # for a property without a number of its own
 HALF_EXAMPLES = 50
@@ -61,6 +64,12 @@ def examples(number: int) -> int:
     """`number` in the full profile, as large a part of it in another one as that tries by default."""
     tried = FULL_EXAMPLES if settings.default is None else settings.default.max_examples
     return max(1, number * tried // FULL_EXAMPLES)
+
+
+def part_of(cases: Sequence[Case]) -> Sequence[Case]:
+    """All of these cases in `make test` and where more is tried, and where less is, as large a part as of examples."""
+    tried = FULL_EXAMPLES if settings.default is None else settings.default.max_examples
+    return cases if tried >= HALF_EXAMPLES else cases[: examples(len(cases))]
 
 
 @functools.lru_cache(maxsize=None, typed=True)

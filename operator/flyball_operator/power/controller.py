@@ -51,7 +51,7 @@ from flyball_operator.power.patience import (
     PlanGrace,
     Repetitions,
     Reversals,
-    SmallRaises,
+    SmallChanges,
 )
 from flyball_operator.power.starts_and_stops import StartsAndStops
 
@@ -91,7 +91,7 @@ class PowerController:
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._brakes = Brakes(epoch)
         self._repetitions = Repetitions()
-        self._small_raises = SmallRaises()
+        self._small_changes = SmallChanges()
         self._reversals = Reversals()
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
@@ -257,7 +257,7 @@ class PowerController:
             self._brakes.held_back(monotonic)
             | _unrecorded_raises(state.caps, admission, power)
             | self._repetitions.held_back(admission.grants, power, monotonic)
-            | self._small_raises.held_back(admission.grants, power, monotonic)
+            | self._small_changes.held_back(admission.grants, power, monotonic)
             | self._reversals.held_back(admission.grants, power, monotonic)
         )
         sends = tuple(
@@ -266,7 +266,7 @@ class PowerController:
         )
         sent = {send.node.name for send in sends}
         self._repetitions.sent(sent, admission.grants, power, monotonic)
-        self._small_raises.sent(sent, monotonic)
+        self._small_changes.sent(sent, monotonic)
         self._reversals.sent(sent, admission.grants, power, monotonic)
         waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(

@@ -1,7 +1,8 @@
-"""Raises that are better made a little later, and for how long they wait.
+"""Grants that are better made a little later, and for how long they wait.
 
 Raises wait for a plan that fits the caps; for a cut, which the API server's time belongs to; where there is only a watt or
-two of them; and where limits go up and down.
+two of them; and where limits go up and down. A cut waits only where it is small, and for a node that has not given what it
+was asked for before.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ CUT_YIELD_SECONDS, FIGURES_YIELD_SECONDS = 1.0, 3.0
 FIRST_REPETITION_SECONDS = 0.25
 LONGEST_REPETITION_SECONDS = 10.0
 # A raise by no more than so many thousandths of what a node is granted waits until its last grant is so old.
-SMALL_RAISE_PERMILLE = 20
+SMALL_PERMILLE = 20
 SMALL_RAISE_SECONDS = 1.0
+# So does such a cut of what does not come down.
+SMALL_CUT_SECONDS = 0.5
 # A pod's limit turns round where it is lowered so soon after it was raised. After a few turns the next raise waits,
 # each time twice as long, up to the longest pause; without another turn for so long they are forgotten.
 TURN_SECONDS = 5.0
@@ -125,12 +128,13 @@ class Repetitions:
                 self._sent[name] = count + 1, monotonic + pause
 
 
-class SmallRaises:
+class SmallChanges:
     """Remembers which nodes were granted anything a moment ago: a small raise of what they have comes with the next.
 
     Each acknowledgement wakes the operator. Where it leaves a watt more for the node, as where the whole watts of a share
     leave some over, or a GPU that does not come down is counted above what is granted, each grant would bring another, as
-    fast as both can.
+    fast as both can. And what a node with such a GPU has not given at one cut is asked of it, and of all that share a cap
+    with it, at the next: so a small cut of it waits, too, if not as long.
     """
 
     def __init__(self) -> None:
@@ -143,7 +147,11 @@ class SmallRaises:
         return frozenset(
             name
             for name, at in self._granted.items()
-            if monotonic - at < SMALL_RAISE_SECONDS and name in grants and _is_small_raise(grants[name], power[name])
+            if name in grants
+            and (
+                (monotonic - at < SMALL_RAISE_SECONDS and _is_small_raise(grants[name], power[name]))
+                or (monotonic - at < SMALL_CUT_SECONDS and _is_small_cut_in_vain(grants[name], power[name]))
+            )
         )
 
     def sent(self, nodes: Iterable[str], monotonic: float) -> None:
@@ -228,10 +236,28 @@ def _is_small_raise(grant: Grant, power: NodePower) -> bool:
         return False
     limit_rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
     expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
-    most = standing.bound.limit_milliwatts * SMALL_RAISE_PERMILLE // 1000
+    most = standing.bound.limit_milliwatts * SMALL_PERMILLE // 1000
     if limit_rise > most or (not limit_rise and expected_rise > most):
         return False
     return _is_raise_alone(grant, power)
+
+
+def _is_small_cut_in_vain(grant: Grant, power: NodePower) -> bool:
+    """Whether a grant takes a little of a node that holds more than it was granted, as it has acknowledged itself."""
+    standing = power.grant
+    if standing is None or power.unsettled or (grant.epoch, grant.caps) != (standing.epoch, standing.caps):
+        return False
+    if power.accepted != standing.version or power.committed.limit_milliwatts <= standing.bound.limit_milliwatts:
+        return False
+    cut = standing.bound.limit_milliwatts - grant.bound.limit_milliwatts
+    if not 0 < cut <= standing.bound.limit_milliwatts * SMALL_PERMILLE // 1000:
+        return False
+    limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
+    lowered = tuple(
+        replace(job, power_limit_milliwatts=limits.get((job.pod_name, job.uid), job.power_limit_milliwatts))
+        for job in standing.jobs
+    )
+    return replace(standing, bound=grant.bound, jobs=lowered).same_content(grant)
 
 
 def _is_raise_alone(grant: Grant, power: NodePower) -> bool:

@@ -16,12 +16,13 @@ from flyball_operator.power.patience import (
     FIRST_TURN_PAUSE_SECONDS,
     LONGEST_REPETITION_SECONDS,
     LONGEST_TURN_PAUSE_SECONDS,
+    SMALL_CUT_SECONDS,
     SMALL_RAISE_SECONDS,
     TURN_SECONDS,
     TURNS_FORGOTTEN_SECONDS,
     Repetitions,
     Reversals,
-    SmallRaises,
+    SmallChanges,
 )
 from msgspec.structs import replace
 
@@ -139,7 +140,7 @@ HAS = granted(200)
 
 def waits(given: Grant, standing: Grant | None = HAS, after: float = SMALL_RAISE_SECONDS / 2) -> bool:
     """Whether a grant waits, so long after another one of its node."""
-    raises = SmallRaises()
+    raises = SmallChanges()
     raises.sent(["a"], 7.0)
     return raises.held_back({"a": given}, {"a": NodePower(standing, HAS.bound)}, 7.0 + after) == {"a"}
 
@@ -157,7 +158,7 @@ def test_a_raise_by_a_watt_or_two_waits_for_more() -> None:
 
 
 def test_only_a_node_that_was_granted_something_waits() -> None:
-    raises = SmallRaises()
+    raises = SmallChanges()
     power = {name: NodePower(HAS, HAS.bound) for name in "ab"}
     assert raises.held_back({"a": granted(201)}, power, 0.0) == frozenset()
     raises.sent(["b"], 0.0)
@@ -198,6 +199,53 @@ def test_only_a_node_that_was_granted_something_waits() -> None:
 )
 def test_whatever_else_is_new_waits_for_nothing(given: Grant, standing: Grant | None) -> None:
     assert not waits(given, standing)
+
+
+# --- cuts of what does not come down ------------------------------------------------------------------------------------
+
+
+def cut_waits(given: Grant, *, held_watts: int = 310, after: float = SMALL_CUT_SECONDS / 2, **otherwise: Any) -> bool:
+    """Whether a grant waits, so long after another one of its node, which holds so many watts by its own word."""
+    changes = SmallChanges()
+    changes.sent(["a"], 7.0)
+    power = replace(NodePower(HAS, power_bound(held_watts * 1000), HAS.version), **otherwise)
+    return changes.held_back({"a": given}, {"a": power}, 7.0 + after) == {"a"}
+
+
+def test_a_small_cut_of_what_does_not_come_down_waits_for_more() -> None:
+    """Else what it does not give is asked of it as fast as it acknowledges, and of all that share a cap with it."""
+    assert cut_waits(granted(199, expected=199))
+    assert cut_waits(granted(200, 94))  # a fiftieth of 300 W
+    assert not cut_waits(granted(200, 93))
+    assert not cut_waits(granted(199), after=SMALL_CUT_SECONDS)
+    assert cut_waits(granted(199), held_watts=301)
+    assert not cut_waits(granted(199), held_watts=300), "it has come down to what it was granted"
+    assert not cut_waits(granted(199), accepted=GrantVersion(1, 0)), "it may be coming down"
+    assert not cut_waits(granted(199), unsettled=True)
+    assert not cut_waits(granted(199), grant=None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        granted(200),
+        granted(199, epoch=2),
+        granted(199, caps=(CapOverNode("row", BrakeVersion(1, 1)),)),
+        granted(199, lease_seconds=61),
+        replace(granted(199), jobs=granted(199).jobs[:1]),
+        replace(granted(199), jobs=(*granted(199).jobs, job_grant("new", gpus=1, limit=1000))),
+    ],
+    ids=[
+        "the same again",
+        "a new leader's",
+        "made with another brake",
+        "another lease",
+        "a job less",
+        "a job more",
+    ],
+)
+def test_a_cut_that_is_more_than_that_waits_for_nothing(given: Grant) -> None:
+    assert not cut_waits(given)
 
 
 # --- limits that go up and down ---------------------------------------------------------------------------------------
