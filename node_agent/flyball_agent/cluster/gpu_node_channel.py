@@ -51,7 +51,7 @@ class GpuNodeChannel:
         self._recalled = asyncio.Event()
         self._governors = 0  # how many have started since this agent began
         self._has_small_object = True  # of brakes' acknowledgements; as it was when they were read, or made, last
-        self._has_had_driver = False  # this agent, with its governor
+        self._knows_gpus = False  # its governor: it has had a driver, and has heard which were reported before it
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -75,7 +75,7 @@ class GpuNodeChannel:
         self._acknowledged_before = None
         self._recalled.clear()
         self._governors += 1
-        self._has_had_driver = False
+        self._knows_gpus = False
 
     async def reread(self) -> None:
         """See at the API server anew what there is of this node, and hand it on: for a governor that has just started."""
@@ -197,8 +197,9 @@ class GpuNodeChannel:
         """
         seen = self.informer.get(self._agent.node)
         self._status = self._agent.status(self._status)
-        self._has_had_driver = self._has_had_driver or self._agent.state.enforced.driver_error is None
-        if seen is not None and not self._has_had_driver:
+        enforced = self._agent.state.enforced
+        self._knows_gpus = self._knows_gpus or (enforced.driver_error is None and enforced.knows_reported)
+        if seen is not None and not self._knows_gpus:
             self._status = with_gpus_of_before(self._status, read_status(seen, GpuNodeStatus)[0])
         version = "" if seen is None else seen["metadata"]["resourceVersion"]
         self.informer.absorb(await self._session.patch(self._path, status_patch(self._status, version)))

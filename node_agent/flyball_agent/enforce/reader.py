@@ -157,6 +157,7 @@ class GpuReader:
         if self.reported is None:
             self.reported = gpus
             self.remember_new_gpus()
+            self._state.knows_reported = True
 
     def note_gaps(self, acknowledged: Iterable[Acknowledgement] | None) -> None:
         """Compare the journal, once, with what was acknowledged before (None: not known yet). Where that was in this boot

@@ -50,7 +50,8 @@ class EnforcerState:
     lower. `brakes_seen` are the PowerBrakes as this process last saw them (None: not yet), `brakes` those that lower the
     grant, and `in_force` is the grant as they leave it. `journal_error` says why the journal takes no writes, `must_exit`
     why a fresh process may do better, `driver_error` why there is no driver, and `driver_broken` why the one that there
-    is should be opened anew. What is known of the GPUs is of `looked_ns` (CLOCK_BOOTTIME), when it began to be read last.
+    is should be opened anew. `knows_reported`: this process was told which GPUs were reported before it. What is known of
+    the GPUs is of `looked_ns` (CLOCK_BOOTTIME), when it began to be read last.
     """
 
     session: DriverSession
@@ -74,6 +75,7 @@ class EnforcerState:
     driver_error: str | None = None
     driver_absent_reason: str = ""
     driver_broken: str | None = None
+    knows_reported: bool = False
     counts: EnforcementCounts = field(default_factory=EnforcementCounts)
 
     def put(self, gpu: GpuState) -> None:

@@ -53,6 +53,7 @@ def significant_fields(state: AgentState, stages: StageProfiles, now_ns: int) ->
     return (
         enforced.session,
         enforced.mode,
+        enforced.knows_reported,
         enforced.acknowledged,
         tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], _gpu_conditions(gpu)) for gpu in enforced.gpus.values()),
         # Not what was measured of them: a process may change that in every second.
@@ -121,8 +122,9 @@ def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
 
 
 def with_gpus_of_before(status: GpuNodeStatus, before: GpuNodeStatus) -> GpuNodeStatus:
-    """The status of an agent that has had no driver yet, with the GPUs that another one has reported and its journal does
-    not know: nothing says that they are gone, and they may draw whatever they can be set to. What was read of them is past.
+    """The status of an agent whose governor has had no driver yet, or has yet to hear what was reported before it, with
+    the GPUs that another one has reported and it does not know: nothing says that they are gone, and they may draw whatever
+    they can be set to. What was read of them is past.
     """
     known = {gpu.uuid for gpu in status.devices}
     others = (

@@ -38,7 +38,7 @@ class Agent:
         self.fresh = True
         self.changed, self.round_made = asyncio.Event(), asyncio.Event()
         self.significant: tuple[str, ...] = ("first",)
-        enforced = SimpleNamespace(acknowledged=None, driver_error="none yet")
+        enforced = SimpleNamespace(acknowledged=None, driver_error="none yet", knows_reported=True)
         self.state: Any = SimpleNamespace(counts=SimpleNamespace(rounds=1), enforced=enforced, node="a", version="1")
         self.gpus: tuple[GpuReport, ...] = ()
         self.specs: list[object] = []
@@ -243,6 +243,29 @@ def test_gpus_that_another_agent_has_reported_stand_until_this_one_has_a_driver(
         agent.say("it was told to forget it")
         await asyncio.sleep(1.0)
         assert gpus_that_stand(server) == ()
+
+    play(course)
+
+
+def test_gpus_that_were_reported_stand_until_the_governor_has_heard_of_them() -> None:
+    """In its own process it hears of them a round after its agent has: one that is lost, which a new journal does not know,
+    would be on no list meanwhile, and on none ever after where the governor ends by then."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(1.0)
+        await server.patch(STATUS, {"status": {"devices": [{"uuid": "GPU-1"}, {"uuid": "GPU-lost"}]}})
+        channel.governor_is_new()
+        await channel.reread()
+        agent.state.enforced.driver_error, agent.state.enforced.knows_reported = None, False
+        agent.gpus = (GpuReport("GPU-1"),)
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == (*agent.gpus, GpuReport("GPU-lost"))
+        agent.state.enforced.knows_reported = True
+        agent.say("third")
+        await asyncio.sleep(1.0)
+        assert gpus_that_stand(server) == agent.gpus
 
     play(course)
 

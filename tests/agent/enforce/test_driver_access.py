@@ -231,7 +231,9 @@ def test_a_gpu_that_was_reported_and_is_not_listed_under_a_new_journal_counts_un
     lost = uuids[3]
     driver = FewerGpus(rig.node, lost)
     begin_anew(rig, GONE if absent else driver)
+    assert not rig.enforcer.state.knows_reported
     rig.enforcer.take_reported(reported(*uuids))
+    assert rig.enforcer.state.knows_reported
     if absent:
         assert not rig.enforcer.state.gpus, "it may be another machine"
         rig.enforcer.swap_driver(driver)
