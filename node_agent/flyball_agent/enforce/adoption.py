@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from flyball_api.values.units import MilliwattsPerGpu
@@ -14,6 +15,11 @@ from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuLimits, GpuNotFou
 LARGEST_LIMIT_MILLIWATTS = MilliwattsPerGpu(1_500_000)
 # The smallest limit of a GPU that cannot be limited: nobody may count on it.
 UNKNOWN_MIN_MILLIWATTS = MilliwattsPerGpu(1)
+# What a status can have, by the CRD.
+MAX_REPORTED = 64
+_MAX_MILLIWATTS = 10_000_000
+_MAX_MODEL_LENGTH = 128
+_UUID = re.compile("(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def find_gpus(
@@ -97,6 +103,13 @@ def found_anew(
     asked_at_ns = now_ns if journal.gaps else None
     found = find_gpus(driver.gpus(), journal, resumed=False, asked_at_ns=asked_at_ns, unopened=driver.unopened)
     return {uuid: gpu.as_known(before[uuid], now_ns) if uuid in before else gpu for uuid, gpu in found.items()}
+
+
+def in_a_status(gpu: FoundGpu) -> bool:
+    """Whether a status can have this GPU. Any other is an agent's lie: it would be remembered when that agent is gone."""
+    limits = 0, gpu.min_milliwatts, gpu.default_milliwatts, gpu.max_milliwatts, _MAX_MILLIWATTS
+    in_order = list(limits) == sorted(limits) and gpu.min_milliwatts > 0 and gpu.found_milliwatts >= 0
+    return in_order and _UUID.fullmatch(gpu.uuid) is not None and len(gpu.model) <= _MAX_MODEL_LENGTH
 
 
 def not_listed(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> list[GpuState]:

@@ -11,7 +11,7 @@ from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
-from flyball_agent.enforce.adoption import newly_found, not_listed
+from flyball_agent.enforce.adoption import in_a_status, newly_found, not_listed
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -155,7 +155,7 @@ class GpuReader:
     def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
         """Take in which GPUs were reported before; what comes later is this agent's own."""
         if self.reported is None:
-            self.reported = gpus
+            self.reported = [gpu for gpu in gpus if in_a_status(gpu)]
             self.remember_new_gpus()
             self._state.knows_reported = True
 

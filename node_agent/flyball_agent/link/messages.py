@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 from flyball_agent.energy.attribution import EnergyAccounts
 from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.energy.record import JobObservation
+from flyball_agent.enforce.adoption import MAX_REPORTED
 from flyball_agent.enforce.gpu_state import PodName
-from flyball_agent.enforce.records import MAX_GPUS, FoundGpu
+from flyball_agent.enforce.records import FoundGpu
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.gpu import GpuError
 from flyball_agent.gpu.messages import decode_error, encode_error
@@ -47,7 +48,7 @@ class SpecSeen(Struct, frozen=True, tag=True):
 class GpusReported(Struct, frozen=True, tag=True):
     """The GPUs that the node's status had before this line."""
 
-    gpus: Annotated[tuple[FoundGpu, ...], Meta(max_length=MAX_GPUS)]
+    gpus: Annotated[tuple[FoundGpu, ...], Meta(max_length=MAX_REPORTED)]
 
 
 class SpecGone(Struct, frozen=True, tag=True):

@@ -26,10 +26,10 @@ from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation
 from flyball_agent.energy.stage_profiles import StageProfile, StageProfiles
-from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, UNKNOWN_MIN_MILLIWATTS
+from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, MAX_REPORTED, UNKNOWN_MIN_MILLIWATTS
 from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND, Mode
 from flyball_agent.enforce.gpu_state import GpuState, PodName
-from flyball_agent.enforce.records import MAX_GPUS, FoundGpu
+from flyball_agent.enforce.records import FoundGpu
 from flyball_agent.gpu.gpu import XID_MEANINGS
 from flyball_agent.state import AgentState
 
@@ -143,18 +143,15 @@ def with_gpus_of_before(status: GpuNodeStatus, before: GpuNodeStatus) -> GpuNode
 
 def reported_gpus(status: GpuNodeStatus) -> tuple[FoundGpu, ...]:
     """The GPUs of a status, as a journal would have them."""
-    return tuple(
-        FoundGpu(
-            gpu.uuid,
-            gpu.model,
-            gpu.limits.min_milliwatts or UNKNOWN_MIN_MILLIWATTS,
-            gpu.limits.max_milliwatts or LARGEST_LIMIT_MILLIWATTS,
-            gpu.limits.default_milliwatts or LARGEST_LIMIT_MILLIWATTS,
-            gpu.limits.held_milliwatts,
-        )
-        for gpu in status.devices[:MAX_GPUS]
-        if gpu.uuid
-    )
+    return tuple(_found(gpu) for gpu in status.devices[:MAX_REPORTED] if gpu.uuid)
+
+
+def _found(gpu: GpuReport) -> FoundGpu:
+    least, most, default = gpu.limits.min_milliwatts, gpu.limits.max_milliwatts, gpu.limits.default_milliwatts
+    if not 0 < least <= default <= most:
+        most = max(least, most, default) if most else LARGEST_LIMIT_MILLIWATTS
+        least, default = UNKNOWN_MIN_MILLIWATTS, most
+    return FoundGpu(gpu.uuid, gpu.model, least, most, default, gpu.limits.held_milliwatts)
 
 
 def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetime) -> GpuReport:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from flyball_agent.enforce.adoption import unnamed_uuid
+from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, unnamed_uuid
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.gpu_state import COMING_NS
 from flyball_agent.enforce.records import FoundGpu
@@ -14,6 +16,7 @@ from flyball_agent.node.status import reported_gpus
 from flyball_api.gpu_node import GpuNodeStatus, GpuReport, PowerLimits
 from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.device import DeviceFault
+from msgspec.structs import replace
 
 from tests.support.enforcer_rig import GPUS, MIN_LIMITS, SECOND, Rig
 from tests.support.fewer_gpus import FewerGpus
@@ -22,10 +25,13 @@ from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 GONE = AbsentDriver(DriverUnavailable("open", detail="released"), "boot-1")
 
 
-def reported(*uuids: str) -> tuple[FoundGpu, ...]:
+def numbered(number: int) -> str:
+    return f"GPU-11111111-2222-3333-4444-{number:012d}"
+
+
+def reported(*uuids: str, least: int = 100_000, most: int = 400_000, default: int = 400_000) -> tuple[FoundGpu, ...]:
     """What a status with these GPUs says of them."""
-    most = MilliwattsPerGpu(400_000)
-    limits = PowerLimits(MilliwattsPerGpu(100_000), most, most)
+    limits = PowerLimits(MilliwattsPerGpu(least), MilliwattsPerGpu(most), MilliwattsPerGpu(default))
     return reported_gpus(GpuNodeStatus(devices=tuple(GpuReport(uuid, limits=limits) for uuid in uuids)))
 
 
@@ -257,10 +263,52 @@ def test_a_gpu_that_was_reported_and_is_not_listed_under_a_new_journal_counts_un
 
 def test_gpus_of_another_machine_take_the_places_of_those_that_were_reported(rig: Rig) -> None:
     begin_anew(rig, rig.driver)
-    rig.enforcer.take_reported(reported(unnamed_uuid(0), *(f"GPU-{number}" for number in range(GPUS - 1))))
+    rig.enforcer.take_reported(reported(unnamed_uuid(0), *(numbered(number) for number in range(GPUS - 1))))
     assert set(rig.enforcer.state.gpus) == {device.uuid for device in rig.node.devices}
     begin_anew(rig, rig.driver)
-    rig.enforcer.take_reported(reported("", unnamed_uuid(0), *(f"GPU-{number}" for number in range(GPUS))))
-    assert set(rig.enforcer.state.gpus) == {"GPU-0", *(device.uuid for device in rig.node.devices)}, (
+    rig.enforcer.take_reported(reported("", unnamed_uuid(0), *(numbered(number) for number in range(GPUS))))
+    assert set(rig.enforcer.state.gpus) == {numbered(0), *(device.uuid for device in rig.node.devices)}, (
         "there was one more"
     )
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [(0, 0, 0), (100_000, 400_000, 0), (0, 400_000, 400_000), (100_000, 0, 400_000), (400_000, 300_000, 200_000)],
+)
+def test_of_a_gpu_whose_limits_a_status_does_not_say_or_not_in_order_the_largest_counts(
+    rig: Rig, limits: tuple[int, int, int]
+) -> None:
+    least, most, default = limits
+    uuids = [device.uuid for device in rig.node.devices]
+    begin_anew(rig, FewerGpus(rig.node, uuids[3]))
+    rig.enforcer.take_reported(reported(*uuids, least=least, most=most, default=default))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + (max(limits) if most else LARGEST_LIMIT_MILLIWATTS))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"max_milliwatts": -(10**9), "min_milliwatts": -(10**9), "default_milliwatts": -(10**9)},
+        {"found_milliwatts": -1},
+        {"min_milliwatts": 0},
+        {"min_milliwatts": 500_000},
+        {"default_milliwatts": 500_000},
+        {"max_milliwatts": 2**60},
+        {"uuid": "x"},
+        {"uuid": "GPU-" + "1" * 100_000},
+        {"model": "x" * 100_000},
+    ],
+)
+def test_of_gpus_that_no_status_can_have_nobody_makes_the_enforcer_believe(rig: Rig, lie: dict[str, Any]) -> None:
+    """They would be remembered after that agent: less than nothing in every sum, or no status with them be stored."""
+    uuids = [device.uuid for device in rig.node.devices]
+    (true,) = reported(numbered(1))
+    begin_anew(rig, FewerGpus(rig.node, uuids[3]))
+    rig.enforcer.take_reported((*reported(*uuids), *[replace(true, **lie)] * GPUS))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+    assert set(rig.journal.state.gpus) == set(uuids)
