@@ -33,14 +33,14 @@ def find_gpus(
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
 
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
-    that it can; or, where the journal's last set of it was in this very driver session (`resumed`), the larger of what it
-    was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is read (None: never
-    any more, for the driver was loaded anew), whether the journal knows of it or, with gaps, does not.
+    that it can; or, where the journal's last set of it was in this very driver session (`resumed`) and it has no gaps, the
+    larger of what it was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is
+    read (None: never any more, for the driver was loaded anew), whether the journal knows of it or, with gaps, does not.
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
         intent = journal.intents.get(uuid)
-        if intent is None or not resumed or uuid in journal.past:
+        if intent is None or not resumed or journal.gaps or uuid in journal.past:
             return limits.max_milliwatts
         return max(intent.old_milliwatts, intent.new_milliwatts)
 

@@ -188,8 +188,7 @@ class JournalState:
                     self.past.discard(uuid)
             case Gaps():
                 self.gaps = record.there
-                if record.there:  # the last of each GPU may be one of those that are missing
-                    self.past = set(self.intents)
+                self.past = set(self.intents)  # what is missing may be later than each, or have come after it
             case OfNode():
                 self.node = record.node
             case DriverSeen():

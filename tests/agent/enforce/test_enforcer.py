@@ -956,6 +956,33 @@ def test_a_gpu_that_is_lost_counts_at_its_largest_limit_while_nobody_knows_what_
     assert rig.acknowledged == (1, 3, 700_000)
 
 
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_gpu_that_is_lost_counts_at_its_largest_limit_though_it_was_set_since_something_was_forgotten(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, restarts: int
+) -> None:
+    """What was forgotten may come after that set."""
+    late_raise(rig, monkeypatch)
+    rig.enforcer.close()
+    forget_last_set(rig.journal.path)
+    first = rig.node.devices[0]
+    first.set_power_limit_milliwatts(150_000)
+    rig.start()
+    grant = gpu_node_spec(3, 700_000, job_grant("gpt2", 100_000), job_grant("bert", 100_000))
+    rig.enforcer.accept(grant)
+    rig.step(1)
+    assert rig.limits() == [100_000] * GPUS
+    lost = FewerGpus(rig.node, first.uuid)
+    rig.restart(driver=lost)
+    for _ in range(restarts):
+        rig.step(1)
+        rig.step(COMING_NS / SECOND)
+        rig.restart(driver=lost)
+    rig.enforcer.accept(grant)
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.acknowledged == (1, 3, 700_000)
+
+
 def forget_last_set(journal: Path) -> None:
     *lines, last = [line for line in journal.read_bytes().splitlines() if b'"intent"' in line]
     assert lines
