@@ -180,6 +180,13 @@ class GpuState(Struct, frozen=True):
         that may be by an earlier set. One that cannot be read counts at its largest limit then."""
         return self.usable and self.forgotten_ns is not None and now_ns - self.forgotten_ns < COMING_NS
 
+    def gap_is_over(self, now_ns: int) -> bool:
+        """Whether nothing that nobody remembers may come any more; of one that hangs it may, however long it does."""
+        if self.forgotten_ns is None:
+            return True
+        hangs = self.failure is not None and self.failure.reason == CallTimedOut.reason
+        return not hangs and now_ns - self.forgotten_ns >= COMING_NS
+
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""
         return replace(self, **fields)

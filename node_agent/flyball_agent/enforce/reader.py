@@ -189,7 +189,7 @@ class GpuReader:
 
     def _close_gaps(self) -> None:
         """Once nothing may come any more of what the journal does not know, the next agent need not wait for it."""
-        gpus = self._state.gpus.values()
-        if self._journal.state.gaps and self._access.gpus and all(gpu.forgotten_ns is None for gpu in gpus):
+        now_ns, gpus = self._clock_ns(), self._state.gpus.values()
+        if self._journal.state.gaps and self._access.gpus and all(gpu.gap_is_over(now_ns) for gpu in gpus):
             with contextlib.suppress(JournalError):
                 self._journal.note(Gaps(False))

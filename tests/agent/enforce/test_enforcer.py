@@ -983,6 +983,30 @@ def test_a_gpu_that_is_lost_counts_at_its_largest_limit_though_it_was_set_since_
     assert rig.acknowledged == (1, 3, 700_000)
 
 
+@pytest.mark.parametrize("error", [GpuLost("open"), None, CallTimedOut("open")], ids=["lost", "gone", "hung"])
+def test_for_a_gpu_that_cannot_be_read_no_later_agent_waits_for_what_is_forgotten(
+    rig: Rig, error: GpuError | None
+) -> None:
+    """Unless it hangs: perhaps in the very call that nobody remembers."""
+    rig.step()
+    rig.enforcer.close()
+    rig.journal.path.write_bytes(rig.journal.path.read_bytes() + b"spoilt\n")
+    uuid = rig.node.devices[3].uuid
+    unopened = () if error is None else (UnopenedGpu(3, uuid, "", MilliwattsPerGpu(400_000), error),)
+    driver = FewerGpus(rig.node, uuid, unopened=unopened)
+    rig.start(driver=driver)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000))
+    rig.step(1)
+    assert rig.acknowledged is None
+    rig.step(COMING_NS / SECOND)
+    hangs = isinstance(error, CallTimedOut)
+    assert rig.journal.state.gaps is hangs
+    rig.restart(driver=driver)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000))
+    rig.step(1)
+    assert rig.acknowledged == (None if hangs else (1, 1, 700_000))
+
+
 def forget_last_set(journal: Path) -> None:
     *lines, last = [line for line in journal.read_bytes().splitlines() if b'"intent"' in line]
     assert lines
