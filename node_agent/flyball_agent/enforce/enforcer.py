@@ -390,7 +390,6 @@ class Enforcer:
             del self.state.gpus[uuid]
             self._log.warning("GPU forgotten", uuid=uuid)
         if gone:
-            self._reader.reported = [gpu for gpu in self._reader.reported or () if gpu.uuid not in gone]
             with contextlib.suppress(JournalError):
                 self._journal.note(Forgotten(tuple(gone)))
 

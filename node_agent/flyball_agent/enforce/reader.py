@@ -37,7 +37,7 @@ class GpuReader:
         self._clock_ns = clock_ns
         self._read_ns = 0
         self._failed_rounds = 0
-        self.reported: Sequence[FoundGpu] | None = None  # by an agent before this one; None: not known yet
+        self._reported: Sequence[FoundGpu] | None = None  # by an agent before this one; None: not known yet
         grant = journal.state.grant
         # Of the last grant that the journal had of an agent before this one; None once that was compared.
         self._version_before: GrantVersion | None = GrantVersion() if grant is None else grant.version
@@ -154,8 +154,8 @@ class GpuReader:
 
     def take_reported(self, gpus: Sequence[FoundGpu]) -> None:
         """Take in which GPUs were reported before; what comes later is this agent's own."""
-        if self.reported is None:
-            self.reported = [gpu for gpu in gpus if in_a_status(gpu)]
+        if self._reported is None:
+            self._reported = [gpu for gpu in gpus if in_a_status(gpu)]
             self.remember_new_gpus()
             self._state.knows_reported = True
 
@@ -179,7 +179,9 @@ class GpuReader:
         """Save how each GPU was found, once, before anything is set. Once there is a driver, no fewer count than were
         reported before."""
         if self._access.error is None:
-            for gpu in not_listed(self._state.gpus, self.reported or ()):
+            forgotten = self._journal.state.forgotten  # by somebody who was told of it, a status perhaps not yet
+            reported = [gpu for gpu in self._reported or () if gpu.uuid not in forgotten]
+            for gpu in not_listed(self._state.gpus, reported):
                 self._log.error("GPU not listed", uuid=gpu.uuid)
                 self._state.put(gpu)
         new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)

@@ -155,6 +155,7 @@ class JournalState:
     brakes: tuple[FollowedBrake, ...] = ()
     lease: GrantLease | None = None
     gpus: dict[str, FoundGpu] = field(default_factory=dict)
+    forgotten: dict[str, None] = field(default_factory=dict)  # the last that were, and were not found since
     intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
     past: set[str] = field(
         default_factory=set
@@ -181,11 +182,16 @@ class JournalState:
                 self.past.difference_update(intent.uuid for intent in record.sets)
             case FoundGpus():
                 self.gpus.update((gpu.uuid, gpu) for gpu in record.gpus)
+                for gpu in record.gpus:
+                    self.forgotten.pop(gpu.uuid, None)
             case Forgotten():
                 for uuid in record.uuids:
                     self.gpus.pop(uuid, None)
                     self.intents.pop(uuid, None)
                     self.past.discard(uuid)
+                    self.forgotten[uuid] = None
+                for uuid in list(self.forgotten)[:-MAX_GPUS]:
+                    del self.forgotten[uuid]
             case Gaps():
                 self.gaps = record.there
                 self.past = set(self.intents)  # what is missing may be later than each, or have come after it
@@ -201,6 +207,8 @@ class JournalState:
     def records(self) -> list[Record]:
         """The fewest records that add up to this state."""
         records: list[Record] = [OfNode(self.node)] if self.node else []
+        if self.forgotten:
+            records.append(Forgotten(tuple(self.forgotten)))
         if self.gpus:
             records.append(found_gpus(self.gpus.values()))
         past = tuple(intent for uuid, intent in self.intents.items() if uuid in self.past)

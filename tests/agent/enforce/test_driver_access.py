@@ -261,6 +261,39 @@ def test_a_gpu_that_was_reported_and_is_not_listed_under_a_new_journal_counts_un
     assert lost not in rig.enforcer.state.gpus
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gpu_that_was_forgotten_stays_so_though_a_status_has_it_still(rig: Rig, restarted: bool) -> None:
+    """It is asked for before the agent begins, or the agent ends before the API server has heard of it."""
+    uuids = [device.uuid for device in rig.node.devices]
+    rig.step()
+    driver = FewerGpus(rig.node, uuids[3])
+    rig.restart(driver=driver)
+    request_forget(rig.folder, "node-0", uuids[3])
+    rig.enforcer.forget([uuids[3]])
+    if restarted:
+        rig.restart(driver=driver)
+        rig.restart(driver=driver)
+    rig.enforcer.take_reported(reported(*uuids))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000)
+    rig.restart()
+    rig.step()
+    rig.restart(driver=driver)
+    assert uuids[3] in rig.enforcer.state.gpus, "it was put back, and is lost now"
+
+
+def test_who_forgets_one_gpu_before_it_is_known_what_was_reported_forgets_no_other(rig: Rig) -> None:
+    uuids = [device.uuid for device in rig.node.devices]
+    other = UnopenedGpu(GPUS, numbered(1), "", MilliwattsPerGpu(300_000), GpuLost("limits"))
+    begin_anew(rig, FewerGpus(rig.node, uuids[3], unopened=(other,)))
+    rig.enforcer.forget([numbered(1)])
+    rig.enforcer.take_reported(reported(*uuids, numbered(1)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+
+
 def test_gpus_of_another_machine_take_the_places_of_those_that_were_reported(rig: Rig) -> None:
     begin_anew(rig, rig.driver)
     rig.enforcer.take_reported(reported(unnamed_uuid(0), *(numbered(number) for number in range(GPUS - 1))))

@@ -20,6 +20,7 @@ import pytest
 from flyball_agent import off_loop
 from flyball_agent.enforce.journal import Disk, Journal, JournalError, JournalHeld, JournalOfAnotherNode
 from flyball_agent.enforce.records import (
+    MAX_GPUS,
     MAX_UNKNOWN_KINDS,
     Accepted,
     DriverLoad,
@@ -561,4 +562,18 @@ def test_what_agents_before_have_asked_for_is_known_where_all_that_they_wrote_ca
     journal.path.unlink()
     journal = Journal(tmp_path, "node-0")
     assert journal.state.gaps, "its lock is there"
+    journal.close()
+
+
+def test_the_last_gpus_that_were_forgotten_are_known_until_they_are_found_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0")
+    journal.note(
+        Forgotten(tuple(f"GPU-{number}" for number in range(MAX_GPUS + 2))), Forgotten(("GPU-a",)), *HISTORY[:2]
+    )
+    known = [f"GPU-{number}" for number in range(3, MAX_GPUS + 2)]
+    for _ in range(3):
+        assert list(journal.state.forgotten) == known
+        journal.close()
+        journal = Journal(tmp_path, "node-0")
+    assert set(journal.state.gpus) == {"GPU-a"}
     journal.close()
