@@ -18,6 +18,7 @@ from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
+from flyball_operator.jobs.feasibility.comparisons import whose_turn_it_is
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
 from flyball_operator.power.caps.foreign_shares import with_foreign_shares
 from flyball_operator.power.cycle import PowerState
@@ -67,7 +68,9 @@ class PlainJobs:
         self._refused: dict[str, tuple[float, int]] = {}  # until when it is left alone, and how often it was refused
         self._shown: dict[str, tuple[str, float]] = {}
         self._steps = 0
-        self._judged: dict[str, tuple[int, str]] = {}  # of those that wait: in which step, and the reason
+        # Of those that wait: the reasons of those that were judged, the longest ago first, and the others as they came.
+        self._judged: dict[str, str] = {}
+        self._new: dict[str, None] = {}
         self.waiting: dict[str, int] = {}
         """How many that were judged go on waiting, by the reason."""
 
@@ -86,35 +89,35 @@ class PlainJobs:
         waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted and job.uid not in left]
         wait = {job.uid for job in waiting}
         self._steps += 1
-        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in wait}
+        self._judged = {uid: reason for uid, reason in self._judged.items() if uid in wait}
+        came = (job.uid for job in sorted(waiting, key=_age))
+        self._new = {uid: None for uid in (*self._new, *came) if uid in wait and uid not in self._judged}
         verdicts: list[PlainJobVerdict] = []
         if waiting:
             started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
             room = _Room(state, decisions, started)
             verdicts = [room.judge(job) for job in self._whose_turn_it_is(waiting, len(state.nodes))]
         for verdict in verdicts:
+            self._judged.pop(verdict.job.uid, None)
+            self._new.pop(verdict.job.uid, None)
             if verdict.admitted:
                 self._admitted[verdict.job.uid] = monotonic
-                self._judged.pop(verdict.job.uid, None)
             else:
-                self._judged[verdict.job.uid] = self._steps, verdict.reason
-        self.waiting = Counter(reason for _, reason in self._judged.values())
+                self._judged[verdict.job.uid] = verdict.reason
+        self.waiting = Counter(self._judged.values())
         if left:
             self.waiting["JobRefused"] = len(left)
         return [verdict for verdict in verdicts if verdict.admitted or self._take_news(verdict, monotonic)]
 
     def _whose_turn_it_is(self, waiting: Sequence[PlainJob], nodes: int) -> list[PlainJob]:
-        """Those to judge now, the oldest first. Of too many one half are the oldest, the other the longest not judged."""
+        """Those to judge now, the oldest first. Of too many one half are the oldest, the other those whose turn it is."""
         most = max(FEWEST_JUDGED, min(MAX_JUDGED, MOST_NODES_LOOKED_AT // max(1, nodes)))
-        chosen = _chosen(waiting, most if len(waiting) <= most else most // 2)
-        among = {job.uid for job in chosen}
-        others = sorted(
-            (job for job in waiting if job.uid not in among), key=lambda job: (self._last_step(job), _age(job))
-        )
-        return sorted([*chosen, *others[: most - len(chosen)]], key=_age)
-
-    def _last_step(self, job: PlainJob) -> int:
-        return self._judged.get(job.uid, (0, ""))[0]
+        if len(waiting) <= most:
+            return sorted(waiting, key=_age)
+        chosen = {job.uid for job in _chosen(waiting, most // 2)}
+        new, before = ([uid for uid in uids if uid not in chosen] for uids in (self._new, self._judged))
+        chosen.update(whose_turn_it_is(new, before, most - len(chosen), self._steps))
+        return sorted((job for job in waiting if job.uid in chosen), key=_age)
 
     def answered(self, job: PlainJob, result: WriteResult, monotonic: float) -> PlainJobVerdict | None:
         """Take in what became of letting a Job run; what users are to be shown of that, None where nothing.

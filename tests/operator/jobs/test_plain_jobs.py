@@ -348,6 +348,21 @@ def test_where_there_are_many_nodes_few_are_judged_at_once_and_each_has_its_turn
     assert dict(plain.waiting) == {"NoNodeFits": 12}, "those of other turns too"
 
 
+def test_who_makes_new_jobs_all_the_time_keeps_none_waiting_that_was_judged_before() -> None:
+    waits = [job(name, gpus=16, created="a") for name in ("old-0", "old-1")]
+    small = job("small", gpus=2, created="b")
+    plain = PlainJobs()
+    with patch.object(plain_jobs, "MOST_NODES_LOOKED_AT", 8):
+        full = [replace(running_pod(f"p{node}", f"n{node}", gpus=8), controller_uid="other") for node in range(2)]
+        plain.step(state([*waits, small], nodes=2, pods=full), {}, 0.0)
+        for step in range(1, 9):
+            flood = [job(f"f{step}-{index}", gpus=16, created=f"c{step}") for index in range(4)]
+            found = plain.step(state([*waits, small, *flood], nodes=2), {}, float(step))
+            if any(each.admitted for each in found):
+                return
+    raise AssertionError("it was never judged again")
+
+
 def test_on_however_many_nodes_some_are_judged() -> None:
     many = [job(f"w{index:02d}", gpus=16, created=f"{index:02d}") for index in range(12)]
     with patch.object(plain_jobs, "MOST_NODES_LOOKED_AT", 1):

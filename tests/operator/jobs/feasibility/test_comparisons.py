@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from flyball_operator.jobs.feasibility.comparisons import MOST_COMPARISONS, Comparisons
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,10 +66,30 @@ def test_whatever_was_asked_before_all_have_had_their_turn_once_there_were_as_ma
     for names in cycles:
         found = compared.step(*names, nodes=MOST_COMPARISONS // turns)
         assert len(compared.now) == min(turns, len(names))
+        if len(names) > turns:
+            among = [name for name in names if name in last and name not in compared.now]
+            assert all(last[name] >= last[each] for name in among for each in compared.now if each in last)
         last = {name: at for name, at in last.items() if name in names} | dict.fromkeys(compared.now, compared.cycles)
         assert found == last
     everybody = "abcdefgh"
-    for _ in range(-(-len(everybody) // turns)):
+    for _ in range(4 * -(-len(everybody) // (3 * turns))):
         found = compared.step(*everybody, nodes=MOST_COMPARISONS // turns)
     assert set(found) == set(everybody)
     assert compared.comparisons.outstanding == 0
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+def test_whoever_asks_for_something_else_all_the_time_keeps_nobody_waiting(turns: int) -> None:
+    """Neither who was compared before, nor who has come by then; what is edited has come anew."""
+    compared = Compared()
+    for _ in range(10):
+        compared.step("old", nodes=1)
+    honest = None
+    for cycle in range(40):
+        flood = {f"f{number}": f"f{number} of {cycle}" for number in range(2 * turns)}
+        later = ("honest",) if cycle >= 20 else ()
+        found = compared.step(*flood, "old", *later, nodes=MOST_COMPARISONS // turns, demands=flood)
+        assert found["old"] >= compared.cycles - 8, "it shares its turns with who came later"
+        honest = honest or found.get("honest")
+    assert honest is not None
+    assert honest <= 10 + 20 + 2 * 2
