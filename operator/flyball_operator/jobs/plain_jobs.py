@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import islice, zip_longest
 
 from flyball_api.values.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts, of_nodes
@@ -38,6 +39,8 @@ MAX_JUDGED = 200
 # that comes meanwhile waits for that.
 MOST_NODES_LOOKED_AT = 10_000
 FEWEST_JUDGED = 4
+# Those that run and whose pods have yet to come are only placed.
+MOST_NODES_PLACED_ON = 50_000
 # What is said of a Job, and whether somebody has to do something about it.
 REASONS = {
     "Admitted": False,
@@ -94,8 +97,9 @@ class PlainJobs:
         self._new = {uid: None for uid in (*self._new, *came) if uid in wait and uid not in self._judged}
         verdicts: list[PlainJobVerdict] = []
         if waiting:
-            started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
-            room = _Room(state, decisions, started)
+            let_run = [jobs[uid] for uid in self._admitted]
+            run = [job for uid, job in jobs.items() if job.runs and uid not in self._admitted]
+            room = _Room(state, decisions, let_run, run)
             verdicts = [room.judge(job) for job in self._whose_turn_it_is(waiting, len(state.nodes))]
         for verdict in verdicts:
             self._judged.pop(verdict.job.uid, None)
@@ -161,7 +165,14 @@ def _age(job: PlainJob) -> tuple[str, str, str]:
 class _Room:
     """The GPUs and watts that are left, as Jobs are let run one after the other."""
 
-    def __init__(self, state: PowerState, decisions: Mapping[str, JobDecision], started: Collection[PlainJob]) -> None:
+    def __init__(
+        self,
+        state: PowerState,
+        decisions: Mapping[str, JobDecision],
+        let_run: Iterable[PlainJob],
+        run: Iterable[PlainJob],
+    ) -> None:
+        """Without the GPUs of pods that have yet to come: first of all those of Jobs that were `let_run` a moment ago."""
         self._state = state
         self._nodes: dict[str, NodeInfo] = dict(state.nodes)
         self._views = {
@@ -180,12 +191,15 @@ class _Room:
             if pod.gpus and not pod.job_uid and pod.node and not pod.finished
         )
         self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
-        for job in _chosen((job for job in started if job.gpus_per_pod and job.pods > bound[job.uid]), MAX_JUDGED):
+        most = max(FEWEST_JUDGED, min(MAX_JUDGED, MOST_NODES_PLACED_ON // max(1, len(state.nodes))))
+        incomplete = [
+            [job for job in jobs if job.gpus_per_pod and job.pods > bound[job.uid]] for jobs in (let_run, run)
+        ]
+        first = _chosen(incomplete[0], most)
+        for job in [*first, *_chosen(incomplete[1], most - len(first))]:
             placed = self._placed(job, job.pods - bound[job.uid], self._fitting(job)[0])
-            self._nodes = _with_pods(self._nodes, job, placed or Counter())
-            self._free = {
-                name: free - (placed or Counter())[name] * job.gpus_per_pod for name, free in self._free.items()
-            }
+            if placed is not None:
+                self._take(job, placed, _with_pods(self._nodes, job, placed))
 
     def judge(self, job: PlainJob) -> PlainJobVerdict:
         """Whether the Job may run now; its GPUs and watts are then taken."""
@@ -219,8 +233,7 @@ class _Room:
         shortage, watts = self._short_of_watts(job, nodes, placed)
         if shortage:
             return PlainJobVerdict(job, False, "WaitingForWatts", shortage)
-        self._nodes = nodes
-        self._free = {name: free - placed[name] * job.gpus_per_pod for name, free in self._free.items()}
+        self._take(job, placed, nodes)
         words = f"{_pods(job)} may run; each of its GPUs may draw {watts} W now" if job.gpus else "it asks for no GPUs"
         return PlainJobVerdict(job, True, "Admitted", words)
 
@@ -246,9 +259,17 @@ class _Room:
         placed: Counter[str] = Counter()
         if not job.gpus_per_pod:
             return placed
-        for name in sorted(fitting, key=lambda name: (self._free.get(name, 0), name)):
-            placed[name] = min(pods - placed.total(), max(0, self._free.get(name, 0)) // job.gpus_per_pod)
-        return placed if placed.total() == pods else None
+        room = [(free, name) for name in fitting if (free := self._free.get(name, 0)) >= job.gpus_per_pod]
+        for free, name in nsmallest(pods, room):  # each takes one at the least
+            placed[name] = min(pods, free // job.gpus_per_pod)
+            pods -= placed[name]
+        return placed if not pods else None
+
+    def _take(self, job: PlainJob, placed: Counter[str], nodes: dict[str, NodeInfo]) -> None:
+        """The Job has its GPUs; `nodes` are those with its pods."""
+        self._nodes = nodes
+        for name, pods in placed.items():
+            self._free[name] -= pods * job.gpus_per_pod
 
     def _short_of_watts(self, job: PlainJob, nodes: Mapping[str, NodeInfo], placed: Counter[str]) -> tuple[str, int]:
         """What of watts is missing for the Job on these nodes (empty: nothing), and what each of its GPUs would get."""

@@ -378,6 +378,22 @@ def test_jobs_whose_pods_all_run_are_not_placed_again() -> None:
     assert read.call_count == 1
 
 
+def test_where_there_are_many_nodes_few_that_run_are_placed_and_those_first_that_were_let_run() -> None:
+    """Whoever may create Jobs can have as many as he likes run whose pods find no node."""
+    first, second = job("first", gpus=5, pods=2, created="y"), job("second", gpus=5, created="z")
+    raws = [raw_job(f"f{index}", gpus=1, suspend=False) for index in range(20)]
+    for index, raw in enumerate(raws):
+        raw["spec"]["template"]["spec"]["nodeSelector"] = {"there": f"is none {index}"}
+    flood = [read_plain_job(raw, RESOURCES) for raw in raws]
+    plain = PlainJobs()
+    with patch.object(plain_jobs, "MOST_NODES_PLACED_ON", 12):
+        assert [each.admitted for each in plain.step(state([first, *flood], nodes=2), {}, 0.0)] == [True]
+        with patch.object(plain_jobs, "template_demands", wraps=plain_jobs.template_demands) as read:
+            found = plain.step(state([*flood, first, second], nodes=2), {}, 1.0)
+    assert [each.reason for each in found] == ["WaitingForGpus"]
+    assert read.call_count == 6 + 1
+
+
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 3)), min_size=1, max_size=6),
     watts=st.integers(1600, 7000),
