@@ -234,14 +234,16 @@ class GpuState(Struct, frozen=True):
         held = self.held_milliwatts if self.usable else max(self.held_milliwatts, self.limits.max_milliwatts)
         return replace(self, forgotten_ns=now_ns, held_milliwatts=held)
 
-    def hanging(self, now_ns: int) -> GpuState:
-        """The GPU while a call on it has not returned: perhaps the one that sets its limit, which may be taken late after
-        that, however long nobody has looked."""
+    def hanging(self, now_ns: int, looked_ns: int) -> GpuState:
+        """The GPU while a call on it has not returned, when it was looked at last at `looked_ns`: perhaps the one that sets
+        its limit, which may be taken late after that, however long nobody has looked. What nobody remembers was asked for
+        before: for that the clock stands still meanwhile."""
         hung_before = self.failure is not None and self.failure.reason == CallTimedOut.reason
         coming = self.coming
         if coming is not None:
             coming = replace(coming, asked_ns=now_ns) if hung_before or coming.may_come(now_ns) else None
-        return replace(self, coming=coming, forgotten_ns=None if self.forgotten_ns is None else now_ns)
+        forgotten_ns = None if self.forgotten_ns is None else min(self.forgotten_ns + now_ns - looked_ns, now_ns)
+        return replace(self, coming=coming, forgotten_ns=forgotten_ns)
 
     def after_set(
         self,

@@ -61,15 +61,15 @@ class GpuReader:
             for gpu in list(self._state.gpus.values()):
                 self._state.put(gpu.forgotten_by_driver())
         now_ns = self._clock_ns()
-        elapsed_seconds = (now_ns - self._read_ns) / NANOSECONDS if self._read_ns else 0.0
-        self._read_ns = now_ns
+        before_ns, self._read_ns = self._read_ns, now_ns
+        elapsed_seconds = (now_ns - before_ns) / NANOSECONDS if before_ns else 0.0
         restart_may_help = bool(results)
         last_failure = ""
         for uuid, result in zip(self._access.gpus, results, strict=True):
             gpu = self._state.gpus[uuid]
             if isinstance(result, GpuError):
                 self.note_failure(gpu, result)
-                gpu = gpu.hanging(now_ns) if isinstance(result, CallTimedOut) else gpu
+                gpu = gpu.hanging(now_ns, before_ns) if isinstance(result, CallTimedOut) else gpu
                 self._state.put(gpu.failed(result))
                 restart_may_help = restart_may_help and result.restart_may_help
                 last_failure = str(result)

@@ -1007,6 +1007,33 @@ def test_for_a_gpu_that_cannot_be_read_no_later_agent_waits_for_what_is_forgotte
     assert rig.acknowledged == (None if hangs else (1, 1, 700_000))
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_gpu_that_hangs_now_and_then_keeps_nobody_waiting_for_ever_for_what_is_forgotten(
+    rig: Rig, from_the_start: bool
+) -> None:
+    """As long as it hangs nothing of that comes; once it has begun to answer it was no call of the agent before."""
+    rig.step()
+    rig.enforcer.close()
+    rig.journal.path.unlink()
+    rig.start()
+    rig.enforcer.accept(gpu_node_spec(1, 700_000))
+    first = rig.node.devices[0]
+    if from_the_start:
+        first.flags |= DeviceFault.HANG
+        for _ in range(5):
+            rig.step(5)
+        first.flags &= ~DeviceFault.HANG
+    answered = 0
+    while rig.acknowledged is None and answered < 30:
+        rig.step(1)
+        answered += 1
+        if answered % 5 == 0:
+            first.flags |= DeviceFault.HANG
+            rig.step(2)
+            first.flags &= ~DeviceFault.HANG
+    assert COMING_NS / SECOND <= answered <= COMING_NS / SECOND + 4
+
+
 def forget_last_set(journal: Path) -> None:
     *lines, last = [line for line in journal.read_bytes().splitlines() if b'"intent"' in line]
     assert lines
