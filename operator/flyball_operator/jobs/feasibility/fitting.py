@@ -44,6 +44,12 @@ class Fit:
 
 
 NO_BOUNDS = Fit()
+# The same in every cycle: a status is written for each of thousands that wait where it says something else.
+NO_TURN_YET = Fit(
+    refusal=Refusal(
+        "Planning", "what its pods demand of a node is compared with the nodes in turn, after that of other jobs"
+    )
+)
 # What pods demand, by its identity (to hash it whole, ten thousand times, costs as much as all the rest), and the priority.
 Asked = tuple[int, int]
 
@@ -124,10 +130,7 @@ class Fitting:
                 holds |= {node.name for node in job.status.allocation.nodes}
             if holds:
                 return Fit(holds)
-            others = self.outstanding - 1
-            message = "what its pods demand of a node is compared with the nodes in turn"
-            message += f", after that of jobs with {others} other demands" if others else ""
-            return Fit(refusal=Refusal("Planning", message))
+            return NO_TURN_YET
         if not holds:
             return found
         # Where it is it may stay: what its own pods have there now, its next ones can have.

@@ -153,7 +153,7 @@ def test_of_more_demands_than_a_cycle_compares_each_has_its_turn(monkeypatch: py
     assert [each.refusal and each.refusal.reason for each in first] == [None, None, "Planning", None, None]
     assert first[2].refusal is not None
     assert first[2].refusal.message == (
-        "what its pods demand of a node is compared with the nodes in turn, after that of jobs with 2 other demands"
+        "what its pods demand of a node is compared with the nodes in turn, after that of other jobs"
     )
     infos[0] = node("a", labels={"disk": "none"})
     assert [each.eligible_nodes for each in fits()] == [{"a"}, {"b"}, frozenset(), {"b"}, {"b"}], "as found last"
@@ -307,3 +307,13 @@ def test_gpus_withheld_while_pods_have_them_are_not_taken_away() -> None:
 )
 def test_needs_are_counted_as_the_scheduler_does(spec: Json, cpu: int) -> None:
     assert read_pod({"metadata": {"name": "p"}, "spec": spec}).needs.cpu == cpu
+
+
+def test_a_job_that_waits_for_its_turn_is_told_the_same_in_every_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a status is written for each of thousands in every cycle."""
+    monkeypatch.setattr(comparisons, "MOST_COMPARISONS", 1)
+    info, several = node("a"), Fitting()
+    jobs = [job(f"j{index}", requests={"cpu": f"{index + 1}"}) for index in range(4)]
+    first, second = (several.fits(jobs, {info.name: info}, {}, {}, {}, {})[jobs[3].uid] for _ in range(2))
+    assert first.refusal is not None
+    assert first is second
