@@ -46,11 +46,11 @@ def request_forget(folder: str | os.PathLike[str], node: str, uuid: str) -> None
 def request_release(folder: str | os.PathLike[str], node: str, seconds: float) -> None:
     """Ask the node's agent to let go of the GPUs, for so long at most. Raises OSError.
 
-    What it said of an earlier release is no answer: it may be opening the driver by now.
+    What it said of an earlier release, which may end just now, is no answer: it may be opening the driver by now.
     """
-    journal_path(folder, node).with_suffix(RELEASED_SUFFIX).unlink(missing_ok=True)
     release = Release(BOOT_ID_FILE.read_text().strip(), boottime_ns() + round(seconds * NANOSECONDS))
     _write(journal_path(folder, node).with_suffix(RELEASE_SUFFIX), json.encode(release))
+    journal_path(folder, node).with_suffix(RELEASED_SUFFIX).unlink(missing_ok=True)
 
 
 def end_release(folder: str | os.PathLike[str], node: str) -> bool:

@@ -167,6 +167,28 @@ async def test_no_gpus_are_let_go_of_before_the_operator_can_see_it_though_no_dr
     await bench.agent.close()
 
 
+async def test_what_is_said_of_a_release_that_ends_as_another_is_asked_for_is_no_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent says it once more, and takes the GPUs back by the end of the former release."""
+    request_release(bench.folder, "node-0", 600)
+    await bench.round()
+    bench.published()
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    said = requests.Requests(bench.folder, "node-0").note_released
+    write = requests._write
+
+    def write_late(path: Path, content: bytes) -> None:
+        said()
+        write(path, content)
+
+    monkeypatch.setattr(requests, "_write", write_late)
+    request_release(bench.folder, "node-0", 600)
+    assert not is_released(bench.folder, "node-0")
+    await bench.rounds_until(lambda: is_released(bench.folder, "node-0"))
+    await bench.agent.close()
+
+
 async def test_whoever_asks_for_the_gpus_again_waits_for_them_again(bench: Bench) -> None:
     """The driver that is to be opened after the release before may come up at any moment."""
     request_release(bench.folder, "node-0", 600)
