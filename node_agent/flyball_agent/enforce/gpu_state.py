@@ -181,11 +181,13 @@ class GpuState(Struct, frozen=True):
         return self.usable and self.forgotten_ns is not None and now_ns - self.forgotten_ns < COMING_NS
 
     def gap_is_over(self, now_ns: int) -> bool:
-        """Whether nothing that nobody remembers may come any more; of one that hangs it may, however long it does."""
+        """Whether nothing that nobody remembers may come any more; of one that hangs, or of whose driver nothing is heard,
+        it may, however long that lasts."""
         if self.forgotten_ns is None:
             return True
-        hangs = self.failure is not None and self.failure.reason == CallTimedOut.reason
-        return not hangs and now_ns - self.forgotten_ns >= COMING_NS
+        failure = self.failure
+        unheard = failure is not None and (not failure.keeps_limits or failure.reason == CallTimedOut.reason)
+        return not unheard and now_ns - self.forgotten_ns >= COMING_NS
 
     def changed(self, **fields: Any) -> GpuState:
         """The same GPU with some fields changed."""

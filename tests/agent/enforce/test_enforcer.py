@@ -983,11 +983,15 @@ def test_a_gpu_that_is_lost_counts_at_its_largest_limit_though_it_was_set_since_
     assert rig.acknowledged == (1, 3, 700_000)
 
 
-@pytest.mark.parametrize("error", [GpuLost("open"), None, CallTimedOut("open")], ids=["lost", "gone", "hung"])
+@pytest.mark.parametrize(
+    "error",
+    [GpuLost("open"), None, CallTimedOut("open"), DriverUnavailable("open")],
+    ids=["lost", "gone", "hung", "without a driver"],
+)
 def test_for_a_gpu_that_cannot_be_read_no_later_agent_waits_for_what_is_forgotten(
     rig: Rig, error: GpuError | None
 ) -> None:
-    """Unless it hangs: perhaps in the very call that nobody remembers."""
+    """Unless it hangs, perhaps in the very call that nobody remembers, or its driver is gone, perhaps behind that call."""
     rig.step()
     rig.enforcer.close()
     rig.journal.path.write_bytes(rig.journal.path.read_bytes() + b"spoilt\n")
@@ -999,12 +1003,12 @@ def test_for_a_gpu_that_cannot_be_read_no_later_agent_waits_for_what_is_forgotte
     rig.step(1)
     assert rig.acknowledged is None
     rig.step(COMING_NS / SECOND)
-    hangs = isinstance(error, CallTimedOut)
-    assert rig.journal.state.gaps is hangs
+    unheard = isinstance(error, CallTimedOut | DriverUnavailable)
+    assert rig.journal.state.gaps is unheard
     rig.restart(driver=driver)
     rig.enforcer.accept(gpu_node_spec(1, 700_000))
     rig.step(1)
-    assert rig.acknowledged == (None if hangs else (1, 1, 700_000))
+    assert rig.acknowledged == (None if unheard else (1, 1, 700_000))
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])
