@@ -17,6 +17,11 @@ Found = TypeVar("Found")
 MOST_COMPARISONS = 50_000
 
 
+def turns_of_a_cycle(nodes: int) -> int:
+    """How much may be compared with so many nodes in one cycle."""
+    return max(1, MOST_COMPARISONS // max(1, nodes))
+
+
 def whose_turn_it_is(new: Sequence[Asked], before: Sequence[Asked], most: int, cycle: int) -> list[Asked]:
     """Of those that have had no turn yet, the first that came first, and of those that have, the longest ago first, as many
     as may be in a cycle. Somebody can have new ones come all the time: one turn of four is for the others."""
@@ -49,7 +54,7 @@ class Comparisons(Generic[Asked, Demands, Found]):
         self._found = {key: found for key, found in self._found.items() if found[0] is asked.get(key)}
         waited = [key for key, demands in self._new.items() if demands is asked.get(key)]
         self._new = {key: asked[key] for key in (*waited, *asked) if key not in self._found}
-        turns = max(1, MOST_COMPARISONS // max(1, nodes))
+        turns = turns_of_a_cycle(nodes)
         now = list(asked)
         if len(now) > turns:
             now = whose_turn_it_is(list(self._new), list(self._found), turns, self._cycle)

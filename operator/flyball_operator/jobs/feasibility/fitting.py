@@ -13,7 +13,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
 from flyball_kube.process.logs import get_logger
 
-from flyball_operator.jobs.feasibility.comparisons import Comparisons
+from flyball_operator.jobs.feasibility.comparisons import Comparisons, turns_of_a_cycle
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, plain_demands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound
 from flyball_operator.jobs.runs.memory import Refusal
@@ -61,6 +61,7 @@ class Fitting:
         self._demands: dict[str, tuple[int, PodDemands]] = {}
         self._alike: dict[PodDemands, PodDemands] = {}  # one object for all that are equal
         self._comparisons: Comparisons[Asked, PodDemands, Fit] = Comparisons()
+        self._everywhere: frozenset[str] = frozenset()
 
     @property
     def outstanding(self) -> int:
@@ -98,11 +99,14 @@ class Fitting:
         if len(self._alike) > 2 * len(self._demands):
             self._alike = {demands: demands for _, demands in self._demands.values()}
         views = {name: info.node for name, info in nodes.items() if info.node is not None and info.node.gpus}
-        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of)
         asked = {job.uid: (self._of(job), job.spec.priority) for job in jobs}
-        compared = self._comparisons.step(
-            {(id(demands), priority): demands for demands, priority in asked.values()}, len(views), room.fit
-        )
+        unlike = {(id(demands), priority): demands for demands, priority in asked.values()}
+        if self._everywhere != views.keys():
+            self._everywhere = frozenset(views)
+        # What is found for more than a cycle is found of these nodes, and not of those that come meanwhile.
+        everywhere = None if len(unlike) <= turns_of_a_cycle(len(views)) else self._everywhere
+        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of, everywhere)
+        compared = self._comparisons.step(unlike, len(views), room.fit)
         found: dict[str, Fit] = {}
         for job in jobs:
             demands, priority = asked[job.uid]
@@ -146,7 +150,10 @@ class _Room:
         used: Mapping[str, Needs],
         priorities: Mapping[str, int],
         pods_of: Mapping[str, Sequence[PodView]],
+        everywhere: frozenset[str] | None,
     ) -> None:
+        """`everywhere` is what a fit has where every node fits."""
+        self._everywhere = everywhere
         self._views = views
         self._used = used
         # Of each node: what Flyball's own pods have of it, with their jobs' priorities (None: not known).
@@ -173,7 +180,7 @@ class _Room:
             free = self._free_of[priority] = {name: self._free(view, priority) for name, view in views.items()}
         lacks = {name: demands.lacking(view, free[name]) for name, view in views.items()}
         fitting = [name for name, lack in lacks.items() if not lack]
-        eligible = None if len(fitting) == len(views) else frozenset(fitting)
+        eligible = self._everywhere if len(fitting) == len(views) else frozenset(fitting)
         offered = sum(views[name].allocatable_gpus for name in fitting)
         groups = Counter(lack for lack in lacks.values() if lack).most_common(MOST_LACKS)
         listed = ", ".join(f"{count} {'has' if count == 1 else 'have'} {lack}" for lack, count in groups)

@@ -317,3 +317,23 @@ def test_a_job_that_waits_for_its_turn_is_told_the_same_in_every_cycle(monkeypat
     first, second = (several.fits(jobs, {info.name: info}, {}, {}, {}, {})[jobs[3].uid] for _ in range(2))
     assert first.refusal is not None
     assert first is second
+
+
+def test_what_was_found_of_all_nodes_says_nothing_of_one_that_comes_before_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparisons, "MOST_COMPARISONS", 2)
+    infos, several = [node("a"), node("b")], Fitting()
+    jobs = [job(f"j{index}", requests={"cpu": f"{index + 1}"}) for index in range(3)]
+
+    def eligible() -> list[frozenset[str] | None]:
+        found = several.fits(jobs, {info.name: info for info in infos}, {}, {}, {}, {})
+        return [found[each.uid].eligible_nodes for each in jobs]
+
+    assert eligible()[0] == {"a", "b"}
+    assert eligible()[:2] == [{"a", "b"}] * 2
+    infos.append(node("c", **RESERVED))
+    assert eligible() == [{"a", "b"}] * 3
+    del jobs[1:]
+    infos.pop()
+    assert eligible() == [None], "it is looked at in each cycle"
