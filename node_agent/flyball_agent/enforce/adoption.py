@@ -8,7 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from flyball_api.values.units import MilliwattsPerGpu
 
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuFailure, GpuState, Holders
-from flyball_agent.enforce.records import Forgotten, FoundGpu, JournalState, Record, found_gpus
+from flyball_agent.enforce.records import (
+    Forgotten,
+    FoundGpu,
+    JournalState,
+    Record,
+    found_gpus,
+    is_unnamed,
+    unnamed_uuid,
+)
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
 # No GPU of which nothing else is known draws more than this.
@@ -69,7 +77,7 @@ def find_gpus(
         if listed is None and unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
             listed = next((gpu for gpu in unnamed if unnamed_uuid(gpu.index) == found.uuid), unnamed[0])
             unnamed.remove(listed)
-        if listed is None and new and _is_unnamed(found.uuid):  # it says its UUID now
+        if listed is None and new and is_unnamed(found.uuid):  # it says its UUID now
             new -= 1
             continue
         state = _not_found(found) if listed is None else _not_opened(found, listed)
@@ -136,7 +144,7 @@ def newly_found(
         for gpu in gpus.values()
         if _is_news(gpu, known.get(gpu.uuid), unread_too)
     ]
-    gone = tuple(uuid for uuid in known if _is_unnamed(uuid) and uuid not in gpus)
+    gone = tuple(uuid for uuid in known if is_unnamed(uuid) and uuid not in gpus)
     return [*([found_gpus(found)] if found else ()), *([Forgotten(gone)] if gone else ())]
 
 
@@ -154,7 +162,7 @@ def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:
 
 
 def _named_and_largest_first(gpu: FoundGpu) -> tuple[bool, int]:
-    return _is_unnamed(gpu.uuid), -gpu.max_milliwatts
+    return is_unnamed(gpu.uuid), -gpu.max_milliwatts
 
 
 def _not_found(gpu: FoundGpu) -> GpuState:
@@ -177,15 +185,3 @@ def _failure_of(error: GpuError, *, never_opened: bool) -> GpuFailure:
 
 def _never_opened(found: FoundGpu) -> bool:
     return found.min_milliwatts == UNKNOWN_MIN_MILLIWATTS
-
-
-_UNNAMED = "GPU-00000000-0000-0000-0000-"
-
-
-def unnamed_uuid(index: int) -> str:
-    """What stands for the UUID of a GPU that does not say it."""
-    return f"{_UNNAMED}{index:012d}"
-
-
-def _is_unnamed(uuid: str) -> bool:
-    return uuid.startswith(_UNNAMED)

@@ -87,6 +87,18 @@ class FoundGpu(Struct, frozen=True, array_like=True):
     found_milliwatts: MilliwattsPerGpu
 
 
+_UNNAMED = "GPU-00000000-0000-0000-0000-"
+
+
+def unnamed_uuid(index: int) -> str:
+    """What stands for the UUID of a GPU that does not say it."""
+    return f"{_UNNAMED}{index:012d}"
+
+
+def is_unnamed(uuid: str) -> bool:
+    return uuid.startswith(_UNNAMED)
+
+
 class FoundGpus(Struct, frozen=True, tag_field="t", tag="boards"):
     """GPUs that the agent had not seen before."""
 
@@ -189,7 +201,8 @@ class JournalState:
                     self.gpus.pop(uuid, None)
                     self.intents.pop(uuid, None)
                     self.past.discard(uuid)
-                    self.forgotten[uuid] = None
+                    if not is_unnamed(uuid):  # such a one may only have been taken for one that said its UUID
+                        self.forgotten[uuid] = None
                 for uuid in list(self.forgotten)[:-MAX_GPUS]:
                     del self.forgotten[uuid]
             case Gaps():

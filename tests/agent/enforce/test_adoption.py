@@ -9,10 +9,9 @@ from flyball_agent.enforce.adoption import (
     find_gpus,
     found_anew,
     newly_found,
-    unnamed_uuid,
 )
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
-from flyball_agent.enforce.records import Forgotten, FoundGpu, FoundGpus, Intent, Intents, JournalState
+from flyball_agent.enforce.records import Forgotten, FoundGpu, FoundGpus, Intent, Intents, JournalState, unnamed_uuid
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
     Gpu,

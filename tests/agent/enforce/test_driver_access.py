@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS, unnamed_uuid
+from flyball_agent.enforce.adoption import LARGEST_LIMIT_MILLIWATTS
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.gpu_state import COMING_NS
-from flyball_agent.enforce.records import FoundGpu
+from flyball_agent.enforce.records import FoundGpu, unnamed_uuid
 from flyball_agent.enforce.requests import request_forget
 from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuDriver, GpuError, GpuLost, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -281,6 +281,20 @@ def test_a_gpu_that_was_forgotten_stays_so_though_a_status_has_it_still(rig: Rig
     rig.step()
     rig.restart(driver=driver)
     assert uuids[3] in rig.enforcer.state.gpus, "it was put back, and is lost now"
+
+
+def test_a_gpu_that_never_said_its_uuid_counts_though_the_agent_ends_before_it_has_read_the_others(rig: Rig) -> None:
+    """The next one takes it for one of those, which its journal does not know; there was one more."""
+    *uuids, lost = [device.uuid for device in rig.node.devices]
+    driver = FewerGpus(rig.node, lost)
+    begin_anew(rig, driver)
+    rig.enforcer.take_reported(reported(*uuids, unnamed_uuid(3)))
+    for _ in range(2):
+        rig.restart(driver=driver)
+        rig.enforcer.take_reported(reported(*uuids, unnamed_uuid(3)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
 
 
 def test_who_forgets_one_gpu_before_it_is_known_what_was_reported_forgets_no_other(rig: Rig) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Never, TypeVar
 
 import pytest
-from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import COMING_NS, PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT
+from flyball_agent.enforce.records import unnamed_uuid
 from flyball_agent.enforce.requests import Requests, request_forget
 from flyball_agent.gpu.calls import DirectCalls, Returned
 from flyball_agent.gpu.gpu import (
