@@ -350,7 +350,7 @@ def test_of_a_gpu_whose_limits_a_status_does_not_say_or_not_in_order_the_largest
     ],
 )
 def test_of_gpus_that_no_status_can_have_nobody_makes_the_enforcer_believe(rig: Rig, lie: dict[str, Any]) -> None:
-    """They would be remembered after that agent: less than nothing in every sum, or no status with them be stored."""
+    """They would end each of its rounds, or be remembered after that agent, and no status with them be stored."""
     uuids = [device.uuid for device in rig.node.devices]
     (true,) = reported(numbered(1))
     begin_anew(rig, FewerGpus(rig.node, uuids[3]))
