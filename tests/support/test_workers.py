@@ -92,6 +92,16 @@ def test_most_workers_begin_with_control_planes_and_some_with_the_rest(workers: 
 
 
 @pytest.mark.slow
+def test_what_a_module_has_by_the_name_of_what_is_shared_is_its_own(project: pytest.Pytester) -> None:
+    """The worker of what is shared would have its tests to run as well, after all others, while the rest have nothing."""
+    own = "import pytest\n@pytest.fixture(scope='module')\ndef control_plane(): ...\ndef test_own(control_plane): ...\n"
+    project.makepyfile(test_one="def test_shared(control_plane): ...\n", test_two=own)
+    found = ran(project.runpytest_subprocess("-n", "2", "--dist", "loadfile", "-v"))
+    assert {name for _, name in found} == {"test_shared", "test_own"}
+    assert len({where for where, _ in found}) == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [

@@ -118,8 +118,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _shared_place(item: pytest.Item) -> int:
     """Which of the shared fixtures a test asks for, by its place among them."""
-    asked = getattr(item, "fixturenames", ())
-    return next((place for place, name in enumerate(SHARED_FIXTURES) if name in asked), len(SHARED_FIXTURES))
+    return next((place for place, name in enumerate(SHARED_FIXTURES) if _asks_for(item, name)), len(SHARED_FIXTURES))
+
+
+def _asks_for(item: pytest.Item, name: str) -> bool:
+    """Whether a test asks for what a whole session has one of by that name; a module may have a fixture of its own."""
+    if not isinstance(item, pytest.Function) or name not in item.fixturenames:
+        return False
+    return item._fixtureinfo.name2fixturedefs[name][-1].scope == "session"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,7 +135,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if isinstance(item, pytest.Function):
         later = _later(item, nextitem)
         for name in SHARED_FIXTURES:
-            if name in item.fixturenames and not any(name in getattr(other, "fixturenames", ()) for other in later):
+            if _asks_for(item, name) and not any(_asks_for(other, name) for other in later):
                 for definition in item._fixtureinfo.name2fixturedefs[name]:
                     definition.finish(item._request)  # type: ignore[arg-type]  # asked for its item only
     return result
