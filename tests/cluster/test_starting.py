@@ -293,6 +293,7 @@ def posts_of_jobs(bench: Bench) -> int:
 def test_five_hundred_denied_jobs_are_no_storm_of_requests(bench: Bench) -> None:
     bench.set_quota({"count/jobs.batch": "0"})
     names = [f"denied-{number:03d}" for number in range(500)]
+    before, gpus = posts_of_jobs(bench), sum(len(node["status"]["devices"]) for node in bench.gpu_nodes())
     bench.api.for_each(lambda name: bench.submit(name, gpus=(1, 1), iterations=LONG, startupTimeoutSeconds=5), names)
 
     def told() -> set[str]:
@@ -300,6 +301,8 @@ def test_five_hundred_denied_jobs_are_no_storm_of_requests(bench: Bench) -> None
         return {raw["metadata"]["name"] for raw in jobs if reason(raw, "Placed") == "QuotaExceeded"}
 
     bench.wait(lambda: bool(told()), lambda: "one of them says so")
+    # As many as there are GPUs are made at once, before any was denied.
+    bench.wait(lambda: posts_of_jobs(bench) >= before + gpus, lambda: f"asked: {posts_of_jobs(bench) - before}")
     asked, began = posts_of_jobs(bench), time.monotonic()
     bench.wait(lambda: posts_of_jobs(bench) >= asked + 40, lambda: f"they ask again: {posts_of_jobs(bench) - asked}")
     assert time.monotonic() - began > 40 / 5
