@@ -60,16 +60,18 @@ def _local_constants() -> Constants:
 providers._get_local_constants = _local_constants
 
 
+def _tried() -> int:
+    return FULL_EXAMPLES if settings.default is None else settings.default.max_examples
+
+
 def examples(number: int) -> int:
     """`number` in the full profile, as large a part of it in another one as that tries by default."""
-    tried = FULL_EXAMPLES if settings.default is None else settings.default.max_examples
-    return max(1, number * tried // FULL_EXAMPLES)
+    return max(1, number * _tried() // FULL_EXAMPLES)
 
 
 def part_of(cases: Sequence[Case]) -> Sequence[Case]:
     """All of these cases in `make test` and where more is tried, and where less is, as large a part as of examples."""
-    tried = FULL_EXAMPLES if settings.default is None else settings.default.max_examples
-    return cases if tried >= HALF_EXAMPLES else cases[: examples(len(cases))]
+    return cases if _tried() >= HALF_EXAMPLES else cases[: examples(len(cases))]
 
 
 @functools.lru_cache(maxsize=None, typed=True)

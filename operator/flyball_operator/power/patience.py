@@ -252,12 +252,7 @@ def _is_small_cut_in_vain(grant: Grant, power: NodePower) -> bool:
     cut = standing.bound.limit_milliwatts - grant.bound.limit_milliwatts
     if not 0 < cut <= standing.bound.limit_milliwatts * SMALL_PERMILLE // 1000:
         return False
-    limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
-    lowered = tuple(
-        replace(job, power_limit_milliwatts=limits.get((job.pod_name, job.uid), job.power_limit_milliwatts))
-        for job in standing.jobs
-    )
-    return replace(standing, bound=grant.bound, jobs=lowered).same_content(grant)
+    return _differ_in_limits_alone(grant, standing)
 
 
 def _is_raise_alone(grant: Grant, power: NodePower) -> bool:
@@ -269,12 +264,17 @@ def _is_raise_alone(grant: Grant, power: NodePower) -> bool:
     expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
     if min(limit_rise, expected_rise) < 0 or max(limit_rise, expected_rise) == 0:
         return False
+    return all(rise >= 0 for _, rise in _rises(grant, power)) and _differ_in_limits_alone(grant, standing)
+
+
+def _differ_in_limits_alone(grant: Grant, standing: Grant) -> bool:
+    """Whether a grant asks all that the standing one does but for the jobs' limits and what they come to."""
     limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
-    raised = tuple(
-        replace(job, power_limit_milliwatts=max(job.power_limit_milliwatts, limits.get((job.pod_name, job.uid), 0)))
+    jobs = tuple(
+        replace(job, power_limit_milliwatts=limits.get((job.pod_name, job.uid), job.power_limit_milliwatts))
         for job in standing.jobs
     )
-    return replace(standing, bound=grant.bound, jobs=raised).same_content(grant)
+    return replace(standing, bound=grant.bound, jobs=jobs).same_content(grant)
 
 
 def _is_followed(power: NodePower) -> bool:

@@ -822,6 +822,14 @@ def test_a_raise_may_come_that_the_journal_has_forgotten(
     assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
+def assert_others_are_raised_after(rig: Rig, coming: list[int]) -> None:
+    """The raise that was forgotten comes now, and is worked off before another GPU gets its watts."""
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    rig.step(COMING_NS / SECOND)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
 def test_a_forgotten_raise_may_come_though_a_gpu_has_what_it_was_set_to(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -839,10 +847,7 @@ def test_a_forgotten_raise_may_come_though_a_gpu_has_what_it_was_set_to(
     rig.enforcer.accept(gpu_node_spec(4, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
     rig.step(1)
     assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
-    rig.node.devices[0].set_power_limit_milliwatts(*coming)
-    rig.step(1)
-    rig.step(COMING_NS / SECOND)
-    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert_others_are_raised_after(rig, coming)
     assert rig.acknowledged == (1, 4, 500_000)
 
 
@@ -859,10 +864,7 @@ def test_a_forgotten_raise_may_come_though_the_driver_opens_only_later(
     rig.step(1)
     assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
     assert rig.acknowledged is None
-    rig.node.devices[0].set_power_limit_milliwatts(*coming)
-    rig.step(1)
-    rig.step(COMING_NS / SECOND)
-    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert_others_are_raised_after(rig, coming)
 
 
 @pytest.mark.parametrize("told", ["at once", "later"])
@@ -892,10 +894,7 @@ def test_a_raise_may_come_that_was_made_under_a_later_grant_than_the_journal_kno
     rig.step(1)
     assert rig.acknowledged is None
     assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
-    rig.node.devices[0].set_power_limit_milliwatts(*coming)
-    rig.step(1)
-    rig.step(COMING_NS / SECOND)
-    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert_others_are_raised_after(rig, coming)
     assert rig.acknowledged == (1, 3, 500_000)
     its_own = rig.enforcer.state.acknowledged
     assert its_own is not None
