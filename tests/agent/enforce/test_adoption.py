@@ -8,6 +8,7 @@ from flyball_agent.enforce.adoption import (
     UNKNOWN_MIN_MILLIWATTS,
     find_gpus,
     found_anew,
+    in_a_status,
     newly_found,
 )
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
@@ -196,3 +197,10 @@ def test_one_that_is_not_there_is_forgotten_only_where_it_never_said_which_it_is
     known = {**remembered(read, 1), **remembered(never, 1), **remembered(gone, 1)}
     assert newly_found({read.uuid: read}, known) == [Forgotten((never.uuid,))]
     assert newly_found({read.uuid: read, never.uuid: never}, known) == []
+
+
+def test_a_model_has_as_many_characters_as_a_status_can_have() -> None:
+    limits = [MilliwattsPerGpu(limit) for limit in (100_000, 400_000, 400_000, 400_000)]
+    longest, longer = (FoundGpu(shown()[0].uuid, "A" * length, *limits) for length in (128, 129))
+    assert in_a_status(longest)
+    assert not in_a_status(longer)
