@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="NAME", help="the modules whose name contains one of these"
+        "--only", nargs="+", action="extend", metavar="NAME", help="the modules whose name contains one of these"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="name the mutants, and try none")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.in_place and not options.list:
         kept = [] if options.kept is None else ["--kept", str(options.kept.resolve())]
         return _in_a_copy([*(sys.argv[1:] if arguments is None else arguments), *kept])
-    chosen = [target for target in TARGETS if any(name in target.module for name in options.only)]
+    chosen = [target for target in TARGETS if any(name in target.module for name in (options.only or [""]))]
     mutants = {mutant.key: mutant for target in chosen for mutant in all_mutants(target)}
     if options.list:
         print("\n".join(mutants))
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     survivors = {key for key, verdict in verdicts.items() if verdict is not Verdict.KILLED}
     new = [key for key in survivors if key not in ACCEPTED]
     gone = [key for key in ACCEPTED if key in mutants and key not in survivors]
-    unknown = [] if options.only != [""] else [key for key in ACCEPTED if key not in mutants]
+    unknown = [] if options.only else [key for key in ACCEPTED if key not in mutants]
     for key in gone:
         print(f"KILLED BY NOW, take it from the list: {key}")
     for key in unknown:

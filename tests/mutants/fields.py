@@ -203,11 +203,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Drop the fields; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.fields", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="NAME", help="fields whose name contains one of these"
+        "--only", nargs="+", action="extend", metavar="NAME", help="fields whose name contains one of these"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
-    fields = all_fields(options.only)
+    fields = all_fields(options.only or [""])
     run = _Run(fields, options.jobs)
     pytest.main([*ARGUMENTS[:-2], "-m", PLAIN, *files_of(fields)], plugins=[run])
     if run.error is not None:
