@@ -39,6 +39,14 @@ def build_nvml_library() -> Path:
     return library
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for Unix sockets, whose paths have no more than 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="f", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.fixture(scope="session")
 def nvml_library() -> Path:
     if shutil.which("cc") is None or shutil.which("make") is None:

@@ -37,6 +37,7 @@ from flyball_agent.link.messages import (
     from_agent,
     packed,
 )
+from flyball_agent.wire.descriptors import refuse_descriptors
 
 logger = get_logger(__name__)
 
@@ -126,7 +127,14 @@ class EnforcerServer:
         """Serve until cancelled. Raises OSError where the socket cannot be made."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
-        server = await asyncio.get_running_loop().create_unix_server(self.line, self._path, backlog=4)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            refuse_descriptors(listening)
+            listening.bind(str(self._path))
+            server = await asyncio.get_running_loop().create_unix_server(self.line, sock=listening, backlog=4)
+        except BaseException:
+            listening.close()
+            raise
         # Who may connect is decided by the peer's user; an enforcer without CAP_CHOWN cannot give the socket away.
         self._path.chmod(0o666)
         logger.info("enforcer serves", socket=str(self._path))

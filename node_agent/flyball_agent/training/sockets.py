@@ -38,6 +38,7 @@ from flyball_agent.energy.observations import (
 from flyball_agent.energy.stage_profiles import MAX_BODY_BYTES as MAX_PROFILE_BYTES
 from flyball_agent.energy.stage_profiles import StageProfile, parse_stage_profile
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.wire.descriptors import refuse_descriptors
 from flyball_agent.wire.paced_listener import PacedListener
 
 logger = get_logger(__name__)
@@ -147,6 +148,7 @@ class _ClockSocket:
     def start(self) -> None:
         self._path.unlink(missing_ok=True)
         self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM | sockets.SOCK_NONBLOCK)
+        refuse_descriptors(self._socket)
         self._socket.bind(str(self._path))
         self._path.chmod(0o666)
         self.listen()
@@ -206,6 +208,7 @@ class _PodSocket:
         self.path.unlink(missing_ok=True)  # an agent's that was killed
         listening = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         try:
+            refuse_descriptors(listening)
             listening.bind(str(self.path))
             listening.listen(BACKLOG)
             # Whatever user the pod's processes run as; the folder is mounted into this pod alone.

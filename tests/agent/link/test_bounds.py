@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ from flyball_agent.link.server import MAX_WAITING_BYTES, MESSAGE_BURST, MESSAGES
 from flyball_agent.state import AgentState
 from flyball_api.gpu_node import DriverSession
 
+from tests.support.descriptors import KERNEL_REFUSES, send_with_descriptor
 from tests.support.schedules.virtual_time import VirtualLoop
+from tests.support.waiting import until
 
 
 class Governor:
@@ -160,3 +163,19 @@ async def test_the_enforcer_of_another_node_is_not_believed() -> None:
         await link._receive(fed(packed(server_of(Governor("node-7"))._snapshot())))
     assert link.state.last_round_ns is None
     await link._receive(fed(packed(server_of(Governor("node-0"))._snapshot())))
+
+
+async def test_no_agent_has_the_enforcer_close_its_open_files(short_folder: Path) -> None:
+    """To close a connection takes as long as the process that has opened it likes, and no round would be made meanwhile."""
+    path = short_folder / "e.sock"
+    serving = asyncio.create_task(EnforcerServer(cast(Any, Governor()), path, agent_uid=0).serve())
+    try:
+        await until(path.exists)
+        with socket.socket(socket.AF_UNIX) as sender:
+            sender.connect(str(path))
+            assert send_with_descriptor(sender) is not KERNEL_REFUSES
+    finally:
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+    assert not path.exists()

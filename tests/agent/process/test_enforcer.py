@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,16 +95,14 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="fe", dir="/tmp"))  # short, for the socket's path
-    folder.chmod(0o755)
-    bench = Bench(folder)
+def bench(short_folder: Path) -> Iterator[Bench]:
+    short_folder.chmod(0o755)
+    bench = Bench(short_folder)
     yield bench
     if bench.process is not None and bench.process.poll() is None:
         bench.send(signal.SIGCONT)
         bench.end()
     bench.node.close()
-    shutil.rmtree(folder)
 
 
 @contextlib.asynccontextmanager

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,14 +87,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(cluster: IsolatedCluster) -> Iterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="fa", dir="/tmp"))  # short, for the sockets' paths
-    bench = Bench(cluster, folder)
+def bench(cluster: IsolatedCluster, short_folder: Path) -> Iterator[Bench]:
+    bench = Bench(cluster, short_folder)
     yield bench
     if bench.process is not None and bench.process.poll() is None:
         bench.end(signal.SIGKILL)
     bench.node.close()
-    shutil.rmtree(folder)
 
 
 def test_a_clean_end_keeps_the_limits_and_says_so(bench: Bench) -> None:

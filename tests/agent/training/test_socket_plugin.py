@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,9 @@ from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="fs", dir="/tmp"))  # short: a Unix socket's path has 107 bytes
-    (path / "plugins").mkdir()
-    yield path
-    shutil.rmtree(path)
+def folder(short_folder: Path) -> Path:
+    (short_folder / "plugins").mkdir()
+    return short_folder
 
 
 class Kubelet:

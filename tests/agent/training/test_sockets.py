@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -42,6 +40,7 @@ from flyball_agent.training.sockets import (
     TrainingSockets,
 )
 
+from tests.support.descriptors import KERNEL_REFUSES, send_with_descriptor
 from tests.support.waiting import until
 
 POD, OTHER = PodName("research", "gpt2-1-0"), PodName("research", "bert-1-0")
@@ -96,13 +95,6 @@ class Backend:
         self.readings += 1
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="fs", dir="/tmp"))  # short: a Unix socket's path has 107 bytes
-    yield path
-    shutil.rmtree(path)
-
-
 class Clock:
     now = 1000.0
 
@@ -114,12 +106,12 @@ Served = tuple[Backend, TrainingSockets, Path, Clock]
 
 
 @pytest.fixture
-async def served(folder: Path) -> AsyncIterator[Served]:
+async def served(short_folder: Path) -> AsyncIterator[Served]:
     """Two pods' sockets, with a clock that the test moves: (backend, sockets, folder, clock)."""
     backend, clock = Backend(), Clock()
-    sockets = TrainingSockets(backend, folder, monotonic=clock)
+    sockets = TrainingSockets(backend, short_folder, monotonic=clock)
     await sockets.sync({"uid-1": POD, "uid-2": OTHER})
-    yield backend, sockets, folder, clock
+    yield backend, sockets, short_folder, clock
     await sockets.close()
 
 
@@ -417,38 +409,40 @@ async def test_sockets_come_and_go_with_their_pods(served: Served) -> None:
     assert len(sockets) == 1
 
 
-async def test_a_socket_left_by_a_killed_agent_is_taken_over(folder: Path) -> None:
-    left = await asyncio.start_unix_server(lambda reader, writer: None, make(folder / "uid-1" / SOCKET_NAME))
-    sockets = TrainingSockets(Backend(), folder)
+async def test_a_socket_left_by_a_killed_agent_is_taken_over(short_folder: Path) -> None:
+    left = await asyncio.start_unix_server(lambda reader, writer: None, make(short_folder / "uid-1" / SOCKET_NAME))
+    sockets = TrainingSockets(Backend(), short_folder)
     await sockets.sync({"uid-1": POD})
     assert sockets.failed == {}
-    async with client(folder) as session, session.get("/v1/energy") as answer:
+    async with client(short_folder) as session, session.get("/v1/energy") as answer:
         assert answer.status == 200
     await sockets.close()
     left.close()
 
 
-async def test_a_pod_reaches_the_next_agent_through_the_folder_that_it_mounted(folder: Path) -> None:
-    sockets = TrainingSockets(Backend(), folder)
+async def test_a_pod_reaches_the_next_agent_through_the_folder_that_it_mounted(short_folder: Path) -> None:
+    sockets = TrainingSockets(Backend(), short_folder)
     await sockets.sync({"uid-1": POD})
-    mounted = os.open(folder / "uid-1", os.O_PATH | os.O_DIRECTORY)  # as a bind mount holds the folder, not its name
+    mounted = os.open(
+        short_folder / "uid-1", os.O_PATH | os.O_DIRECTORY
+    )  # as a bind mount holds the folder, not its name
     await sockets.close()
-    sockets = TrainingSockets(Backend(), folder)
+    sockets = TrainingSockets(Backend(), short_folder)
     await sockets.sync({"uid-1": POD})
     connector = aiohttp.UnixConnector(f"/proc/self/fd/{mounted}/{SOCKET_NAME}")
     async with aiohttp.ClientSession("http://pod", connector=connector) as session, session.get("/v1/energy") as answer:
         assert answer.status == 200
     os.close(mounted)
     await sockets.sync({})
-    assert os.listdir(folder) == []  # the pod is gone
+    assert os.listdir(short_folder) == []  # the pod is gone
     await sockets.close()
 
 
-async def test_a_folder_that_a_plugin_has_made_outlives_an_answer_without_its_pod(folder: Path) -> None:
+async def test_a_folder_that_a_plugin_has_made_outlives_an_answer_without_its_pod(short_folder: Path) -> None:
     """The kubelet may forget a pod for a moment, and a folder made anew is none that the pod has mounted."""
-    (folder / "socket-1.a").mkdir()
-    mounted = os.open(folder / "socket-1.a", os.O_PATH | os.O_DIRECTORY)
-    sockets = TrainingSockets(Backend(), folder)
+    (short_folder / "socket-1.a").mkdir()
+    mounted = os.open(short_folder / "socket-1.a", os.O_PATH | os.O_DIRECTORY)
+    sockets = TrainingSockets(Backend(), short_folder)
     await sockets.sync({}, {"socket-1.a": POD})
     await sockets.sync({}, {})
     assert len(sockets) == 0
@@ -460,12 +454,12 @@ async def test_a_folder_that_a_plugin_has_made_outlives_an_answer_without_its_po
     await sockets.close()
 
 
-async def test_a_folder_that_another_pod_holds_speaks_for_that_one(folder: Path) -> None:
+async def test_a_folder_that_another_pod_holds_speaks_for_that_one(short_folder: Path) -> None:
     backend = Backend()
-    sockets = TrainingSockets(backend, folder)
+    sockets = TrainingSockets(backend, short_folder)
     await sockets.sync({}, {"socket-1.a": POD})
     await sockets.sync({}, {"socket-1.a": OTHER})
-    async with client(folder, "socket-1.a") as session, session.post("/v1/steps", json=REPORT) as answer:
+    async with client(short_folder, "socket-1.a") as session, session.post("/v1/steps", json=REPORT) as answer:
         assert answer.status == 200
     assert [pod for pod, _ in backend.reports] == [OTHER]
     await sockets.close()
@@ -476,22 +470,22 @@ def make(path: Path) -> Path:
     return path
 
 
-async def test_a_socket_that_cannot_be_made_is_named_and_tried_again(folder: Path) -> None:
-    sockets = TrainingSockets(Backend(), folder)
+async def test_a_socket_that_cannot_be_made_is_named_and_tried_again(short_folder: Path) -> None:
+    sockets = TrainingSockets(Backend(), short_folder)
     long = "x" * 150
-    (folder / "uid-1").write_text("a file where the folder should be")
+    (short_folder / "uid-1").write_text("a file where the folder should be")
     await sockets.sync({long: POD, "uid-1": OTHER, "../up": POD, "uid-2": OTHER})
     assert len(sockets) == 1
     assert "longer than the 107 bytes" in sockets.failed[long]
     assert "is no pod's UID" in sockets.failed["../up"]
     assert "uid-1" in sockets.failed
-    (folder / "uid-1").unlink()
-    (folder / "uid-1" / CLOCKS_NAME).mkdir(parents=True)
+    (short_folder / "uid-1").unlink()
+    (short_folder / "uid-1" / CLOCKS_NAME).mkdir(parents=True)
     await sockets.sync({"uid-1": OTHER})
     assert CLOCKS_NAME in sockets.failed["uid-1"]
     with socket.socket(socket.AF_UNIX) as one, pytest.raises(ConnectionRefusedError):  # none is kept for each try
-        one.connect(str(folder / "uid-1" / SOCKET_NAME))
-    (folder / "uid-1" / CLOCKS_NAME).rmdir()
+        one.connect(str(short_folder / "uid-1" / SOCKET_NAME))
+    (short_folder / "uid-1" / CLOCKS_NAME).rmdir()
     await sockets.sync({"uid-1": OTHER})
     assert sockets.failed == {}
     assert len(sockets) == 1
@@ -518,6 +512,15 @@ async def test_a_datagram_asks_a_clock_of_one_gpu_of_its_own_pod(served: Served)
     named = [asked for asked in backend.asked_by(OTHER) if asked.gpu.startswith("GPU-")]
     assert named == [ClockAsked(900, COMPUTATION_SECONDS, "GPU-1")]
     assert backend.asked_by(POD) == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [(SOCKET_NAME, socket.SOCK_STREAM), (CLOCKS_NAME, socket.SOCK_DGRAM)])
+async def test_no_pod_has_the_agent_close_its_open_files(served: Served, name: str, kind: socket.SocketKind) -> None:
+    """To close a connection takes as long as the pod that has opened it likes."""
+    folder = served[2]
+    with socket.socket(socket.AF_UNIX, kind) as sender:
+        sender.connect(str(folder / "uid-1" / name))
+        assert send_with_descriptor(sender) is not KERNEL_REFUSES
 
 
 async def test_a_flood_of_datagrams_is_bounded_and_the_last_ones_come_through(served: Served) -> None:
