@@ -1,14 +1,15 @@
 """How soon a computation's clock reaches the GPU: from the client's call to the driver, by three of the agent's processes.
 
-    python benchmarks/clocks.py [--changes 1000] [--zeusd ~/.cargo/bin/zeusd]
+    python benchmarks/clocks.py [--changes 1000] [--between sleep|compute] [--zeusd ~/.cargo/bin/zeusd]
 
 A training process asks for another clock of one GPU by a datagram, as often as pipelines do (50 times a second), to an
 agent without privilege, which tells the enforcer's process, which sets it by NVML, of which the library over simulated GPUs
-is loaded; the training process looks at the hardware until it has changed. Beside it, in turn with it: the same change by
-an NVML call of the training process' own, which takes rights that no training process should have, and, where `--zeusd`
-names Zeus' daemon (`cargo install zeusd`), by a request to that, over a Unix socket that stays open. Exits with 1 where
-99 of 100 changes through the agent take more than 1 ms longer than NVML calls do, or the call itself more than 50 us of
-processor time on average. Of a busy machine it says how long processes wait for their turn.
+is loaded; the training process looks at the hardware until it has changed. Between two changes it sleeps, so that
+processors do so as well and have to be woken, or computes, as one that begins a GPU's work and waits for it. Beside it, in
+turn with it: the same change by an NVML call of the training process' own, which takes rights that no training process
+should have, and, where `--zeusd` names Zeus' daemon (`cargo install zeusd`), by a request to that, over a Unix socket that
+stays open. Exits with 1 where 99 of 100 changes through the agent take more than 1 ms longer than NVML calls do, or the
+call itself more than 50 us of processor time on average. Of a busy machine it says how long processes wait for their turn.
 """
 
 from __future__ import annotations
@@ -178,12 +179,22 @@ def by_zeusd(program: Path, folder: Path, environment: dict[str, str], device: S
         daemon.wait()
 
 
-def measure(ways: list[Way], changes: int) -> None:
+def compute(seconds: float) -> None:
+    """Keep a processor for so long, as a training process does that begins its GPU's work and waits for it."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def measure(ways: list[Way], changes: int, pause: Callable[[float], None]) -> None:
     """Change the clock by each way in turn, so often each."""
     for number in range(changes):
         for way in ways:
-            time.sleep(PAUSE_SECONDS)
+            pause(PAUSE_SECONDS)
             way.change(IN_TURN_MEGAHERTZ[number % 2])
+
+
+BETWEEN = {"sleep": time.sleep, "compute": compute}
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -198,6 +209,9 @@ def shown(what: str, values: list[float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python benchmarks/clocks.py", description=__doc__)
     parser.add_argument("--changes", type=int, default=1000, help="clocks asked for by each way, one every 20 ms")
+    parser.add_argument(
+        "--between", choices=tuple(BETWEEN), default="sleep", help="what the training process does between two changes"
+    )
     parser.add_argument("--zeusd", type=Path, help="Zeus' daemon, to be measured beside them (it wants root)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fc", dir="/tmp") as name, contextlib.ExitStack() as stack:
@@ -225,7 +239,7 @@ def main() -> int:
             if options.zeusd is not None:
                 environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
                 ways.append(stack.enter_context(by_zeusd(options.zeusd, folder, environment, devices[2])))
-            measure(ways, options.changes)
+            measure(ways, options.changes, BETWEEN[options.between])
         except (TimeoutError, OSError) as error:
             print(error, (folder / "enforcer.log").read_text()[-2000:], sep="\n", file=sys.stderr)
             return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -25,6 +26,7 @@ COMPUTATION_SECONDS = 10.0
 MAX_GPU_NAME = 64
 MAX_MEGAHERTZ = 100_000
 MAX_BATCH_SIZE = 2**31 - 1
+_CLOCK_DATAGRAM = re.compile(rb"\s*([!-~]{1,%d}) (\d{1,6})\s*" % MAX_GPU_NAME)
 
 # What the types say is held, too, where one process tells another what it was told.
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
@@ -79,12 +81,11 @@ def parse_clock(raw: object) -> ClockAsked:
 
 def parse_clock_datagram(datagram: bytes) -> ClockAsked:
     """Read `<UUID of a GPU, or *> <megahertz>`: what a computation that begins sends. Raises InvalidReport."""
-    gpu, _, megahertz = datagram.decode("ascii", errors="replace").strip().partition(" ")
-    if not (megahertz.isascii() and megahertz.isdecimal() and len(megahertz) <= 6):
-        raise InvalidReport(f"{datagram[:40]!r}: wanted a GPU's UUID or *, and megahertz")
-    return parse_clock(
-        {"maxMegahertz": int(megahertz), "seconds": COMPUTATION_SECONDS, "gpu": "" if gpu == "*" else gpu}
-    )
+    words = _CLOCK_DATAGRAM.fullmatch(datagram)
+    megahertz = 0 if words is None else int(words[2])
+    if words is None or not 1 <= megahertz <= MAX_MEGAHERTZ:
+        raise InvalidReport(f"{datagram[:40]!r}: wanted a GPU's UUID or *, and megahertz within 1..{MAX_MEGAHERTZ}")
+    return ClockAsked(megahertz, COMPUTATION_SECONDS, "" if words[1] == b"*" else words[1].decode("ascii"))
 
 
 def parse_steps(raw: object) -> StepReport:

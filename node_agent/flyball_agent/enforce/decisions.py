@@ -93,7 +93,7 @@ def targets_of(
     `clock_wishes` are the highest clocks that pods want for their GPUs: they lower the lock of a GPU that one job's pod
     has alone, and change nothing else.
     """
-    granted = {PodName(job.namespace, job.pod_name): job for job in grant.jobs}
+    granted = _jobs_by_pod(grant)
     others = grant.other_gpus
     foreign_left = others.foreign_gpus
     targets: dict[str, Target] = {}
@@ -105,7 +105,7 @@ def targets_of(
             purpose, limit, lock = TargetPurpose.UNKNOWN, gpu.requested_milliwatts, None
         elif not gpu.pods and gpu.holders is Holders.KNOWN:
             purpose, limit, lock = TargetPurpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
-        elif gpu.pods and len(jobs) == len(gpu.pods):
+        elif _is_jobs_own(gpu, jobs):
             purpose, limit = TargetPurpose.JOB, min(job.power_limit_milliwatts for job in jobs)
             lock = _lock_for(limits, jobs[0], _wish_for(gpu, clock_wishes))
         elif foreign_left > 0:
@@ -121,6 +121,31 @@ def targets_of(
                 limit = min(limit, limits.clamp_limit(others.failsafe_power_limit_milliwatts))
         targets[gpu.uuid] = Target(gpu.uuid, purpose, limit, lock)
     return _within(grant.bound.limit_milliwatts, gpus, targets)
+
+
+def locks_of_jobs(
+    grant: Grant, gpus: Iterable[GpuState], clock_wishes: Mapping[Wish, int]
+) -> dict[str, ClockLock | None]:
+    """The locks that `targets_of` has for those of these GPUs whose pods are all jobs', by UUID.
+
+    No limit takes part in them, and a computation waits for its GPU's.
+    """
+    granted = _jobs_by_pod(grant)
+    locks = {}
+    for gpu in gpus:
+        jobs = [granted[pod] for pod in gpu.pods if pod in granted]
+        if _is_jobs_own(gpu, jobs):
+            locks[gpu.uuid] = _lock_for(gpu.limits, jobs[0], _wish_for(gpu, clock_wishes))
+    return locks
+
+
+def _jobs_by_pod(grant: Grant) -> dict[PodName, JobGrant]:
+    return {PodName(job.namespace, job.pod_name): job for job in grant.jobs}
+
+
+def _is_jobs_own(gpu: GpuState, jobs: Sequence[JobGrant]) -> bool:
+    """Whether all of the GPU's pods are jobs' of the grant: these `jobs`."""
+    return gpu.holders is not Holders.NOT_LISTED and bool(gpu.pods) and len(jobs) == len(gpu.pods)
 
 
 def _foreign_limit(grant: Grant, gpu: GpuState) -> MilliwattsPerGpu:
@@ -222,13 +247,13 @@ def limit_raises(
     return sets
 
 
-def clock_locks(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list[SetClockLock]:
-    """The clock locks to set or remove."""
+def clock_locks(gpus: Iterable[GpuState], locks: Mapping[str, ClockLock | None]) -> list[SetClockLock]:
+    """The clock locks to set or remove, of those that GPUs should have, by UUID (None: as it is)."""
     sets = []
     for gpu in gpus:
-        target = targets.get(gpu.uuid)
-        if gpu.usable and target is not None and target.lock is not None and target.lock != gpu.next_lock:
-            sets.append(SetClockLock(gpu.uuid, target.lock))
+        lock = locks.get(gpu.uuid)
+        if gpu.usable and lock is not None and lock != gpu.next_lock:
+            sets.append(SetClockLock(gpu.uuid, lock))
     return sets
 
 

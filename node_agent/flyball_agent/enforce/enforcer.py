@@ -35,7 +35,7 @@ from flyball_agent.enforce.clock_wishes import ClockWishes
 from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.first_cut import FirstCut
-from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
+from flyball_agent.enforce.gpu_state import ClockLock, GpuState, Holders, PodName
 from flyball_agent.enforce.grant import ANOTHER, accepted_grant, refusal_of
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
@@ -263,10 +263,11 @@ class Enforcer:
     def set_asked_clocks(self) -> Coroutine[Any, Any, None]:
         """Begin to set the clocks that were asked for, at once, for computations wait for them; no limit changes."""
         asked, self._asked = self._asked, set()
-        # Of the node's other GPUs a lock does not depend.
-        own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
-        grant = self.state.in_force
-        return self._set_clocks_after(self._setter.set_locks({} if grant is None else self._targets(grant, own)))
+        locks: Mapping[str, ClockLock | None] = {}
+        if (grant := self.state.in_force) is not None:
+            own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
+            locks = decisions.locks_of_jobs(grant, own, self._wishes.current(self._clock_ns()))
+        return self._set_clocks_after(self._setter.set_locks(locks))
 
     async def _set_clocks_after(self, begun: Coroutine[Any, Any, None]) -> None:
         await begun
@@ -347,7 +348,8 @@ class Enforcer:
             cuts = [change for change in decisions.limit_cuts(self._gpus(), targets) if change not in refused]
             await self._setter.set_limits(grant, cuts, "lower")
             # Of the wishes as they are now: what was asked for since is set already.
-            await self._setter.set_locks(self._targets(grant, self._gpus()))
+            newest = self._targets(grant, self._gpus())
+            await self._setter.set_locks({uuid: target.lock for uuid, target in newest.items()})
             await self._setter.set_persistence()
             await self._journal.tidy()
             if self._still_decided(grant) and state.may_raise_at(self._clock_ns()) and not state.mode.lapsed:

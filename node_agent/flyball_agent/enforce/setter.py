@@ -11,7 +11,7 @@ from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
-from flyball_agent.enforce.decisions import Mode, SetClockLock, SetLimit, Target
+from flyball_agent.enforce.decisions import Mode, SetClockLock, SetLimit
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import ClockLock, GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -162,10 +162,10 @@ class GpuSetter:
                 self._state.counts.errors[(error.operation, error.code)] += 1
             self._log.info("persistence mode", uuid=driver.uuid, error=None if error is None else str(error))
 
-    def set_locks(self, targets: Mapping[str, Target]) -> Coroutine[Any, Any, None]:
-        """Have the clocks' locks set that these targets ask for: begun at once, and noted once they are done."""
-        gpus = [gpu for uuid in targets if (gpu := self._state.gpus.get(uuid)) is not None]
-        sets = decisions.clock_locks(gpus, targets)
+    def set_locks(self, locks: Mapping[str, ClockLock | None]) -> Coroutine[Any, Any, None]:
+        """Have clocks locked as said of each GPU (None: as it is): begun at once, and noted once they are done."""
+        gpus = [gpu for uuid in locks if (gpu := self._state.gpus.get(uuid)) is not None]
+        sets = decisions.clock_locks(gpus, locks)
         calls = [(self._access.gpus[change.uuid], _call_for(change.lock)) for change in sets]
         session, took = self._state.session, CallTimes(self._clock_ns)
         outcomes = self._access.calls.each("lock clocks", calls, took.returned)

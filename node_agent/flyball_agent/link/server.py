@@ -176,6 +176,8 @@ class EnforcerServer:
         """Take in what the agent says."""
         governor = self._governor
         match message:
+            case ClockWanted():  # a computation waits for it
+                governor.ask_clock(message.pod, message.asked)
             case SpecSeen():
                 governor.accept_spec(message.spec, message.acknowledged, seen_ns=message.seen_ns)
             case GpusReported():
@@ -190,8 +192,6 @@ class EnforcerServer:
                 governor.take_pods(message.pods)
             case StepsReported():
                 governor.report_steps(message.pod, message.report)
-            case ClockWanted():
-                governor.ask_clock(message.pod, message.asked)
             case ReadingWanted():
                 governor.read_soon()
             case StatusPublished():

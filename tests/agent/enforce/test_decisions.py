@@ -18,6 +18,7 @@ from flyball_agent.enforce.decisions import (
     judge,
     limit_cuts,
     limit_raises,
+    locks_of_jobs,
     mode_of,
     targets_of,
     total_held_milliwatts,
@@ -71,6 +72,10 @@ def job(number: int, limit: int) -> JobGrant:
     return replace(JOB, uid=f"u-{number}", pod_name=f"p-{number}", power_limit_milliwatts=MilliwattsPerGpu(limit))
 
 
+def locks(targets: dict[str, Target]) -> dict[str, ClockLock | None]:
+    return {uuid: target.lock for uuid, target in targets.items()}
+
+
 HOLDINGS = st.sampled_from(((), (POD,), (OTHER,), (POD, OTHER), (PodName("research", "p-2"),)))
 
 
@@ -81,7 +86,7 @@ HOLDINGS = st.sampled_from(((), (POD,), (OTHER,), (POD, OTHER), (PodName("resear
     wished=st.integers(0, 1500),
     data=st.data(),
 )
-def test_a_gpus_lock_does_not_depend_on_the_nodes_other_gpus(
+def test_the_lock_of_a_jobs_gpu_depends_on_none_of_the_nodes_other_gpus(
     held: list[tuple[tuple[PodName, ...], Holders, int]], reserved: int, mode: Mode, wished: int, data: st.DataObject
 ) -> None:
     """So that a clock that a computation waits for is decided on for its own GPU alone."""
@@ -92,8 +97,8 @@ def test_a_gpus_lock_does_not_depend_on_the_nodes_other_gpus(
     wishes = {(POD, ""): wished, (PodName("research", "p-2"), "1"): wished}
     some = data.draw(st.lists(st.sampled_from(gpus), unique_by=lambda one: one.uuid))
     whole = targets_of(granted, gpus, mode, wishes)
-    assert {uuid: target.lock for uuid, target in targets_of(granted, some, mode, wishes).items()} == {
-        one.uuid: whole[one.uuid].lock for one in some
+    assert locks_of_jobs(granted, some, wishes) == {
+        one.uuid: whole[one.uuid].lock for one in some if whole[one.uuid].purpose is TargetPurpose.JOB
     }
 
 
@@ -333,7 +338,7 @@ def test_a_lost_gpu_keeps_its_watts_and_is_not_called() -> None:
     gpus = [gpu("lost", 400_000, usable=False), gpu("job", 100_000, pods=(POD,))]
     targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)
     assert limit_cuts(gpus, targets) == []
-    assert clock_locks(gpus, targets) == [SetClockLock("job", ClockLock(990, 1290))]
+    assert clock_locks(gpus, locks(targets)) == [SetClockLock("job", ClockLock(990, 1290))]
     assert limit_raises(gpus, targets, NodeMilliwatts(550_000)) == [set_limit("job", 100_000, 150_000)]
     assert above(gpus, grant(jobs=(JOB,))) == []
 
@@ -347,11 +352,11 @@ def test_a_job_that_is_granted_no_clock_has_none_bound() -> None:
 def test_locks_are_set_where_they_differ_or_nobody_knows() -> None:
     gpus = [gpu("new"), gpu("free", lock=UNLOCKED), gpu("ours", lock=ClockLock(900, 900))]
     targets = targets_of(grant(), gpus, Mode.GRANTED)
-    assert clock_locks(gpus, targets) == [SetClockLock("new", UNLOCKED), SetClockLock("ours", UNLOCKED)]
+    assert clock_locks(gpus, locks(targets)) == [SetClockLock("new", UNLOCKED), SetClockLock("ours", UNLOCKED)]
     unlockable = gpus[0].changed(limits=limits(clocks=()))
-    assert clock_locks([unlockable], targets_of(grant(), [unlockable], Mode.GRANTED)) == []
+    assert clock_locks([unlockable], locks(targets_of(grant(), [unlockable], Mode.GRANTED))) == []
     # What is to stay as it is, and what nothing is asked of, keeps its lock.
-    assert clock_locks(gpus, {"ours": Target("ours", TargetPurpose.UNKNOWN)}) == []
+    assert clock_locks(gpus, {"ours": None}) == []
 
 
 @pytest.mark.parametrize(("times", "pause_seconds"), [(10, 1), (11, 2), (30, 60)])

@@ -502,11 +502,15 @@ async def test_a_datagram_asks_a_clock_of_one_gpu_of_its_own_pod(served: Served)
             b"GPU-1 -5",
             b"GPU-1 0",
             b"GPU-1 1e3",
+            b"GPU-1 100001",
+            b"GPU-1  900",
+            b"GPU-%s 900" % (b"1" * 61),
             b"\xff\xfe 900",
             b"x" * 500,
             b"GPU-1 900",
         ):
             sender.send(datagram)
+            await asyncio.sleep(0)  # the kernel keeps ten that nobody has read
         sender.send(b"* 1005")
         await until(lambda: ClockAsked(1005, COMPUTATION_SECONDS) in backend.asked_by(OTHER))
     named = [asked for asked in backend.asked_by(OTHER) if asked.gpu.startswith("GPU-")]
