@@ -6,16 +6,16 @@ Everything shown and reported comes from here (and from the referee): nothing is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import orjson
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyUse, JobAllocation, Progress, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
-from flyball_api.names import ANNOTATION_ALLOCATION, LABEL_INCARNATION, LABEL_JOB_NAME
+from flyball_api.names import LABEL_JOB_NAME, LABEL_JOB_UID
 from flyball_api.power_cap import PowerCap, read_power_cap
+from flyball_api.workloads import IncarnationView, read_incarnation
 from flyball_kube.informer import Informer
 from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, PODS, POWER_CAPS
 from flyball_kube.session import ApiSession
@@ -104,29 +104,11 @@ class CapSeen:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IncarnationSeen:
-    """One batch Job of the operator's: which start of which job, and where."""
-
-    job: str
-    number: int
-    nodes: Shares
-
-    @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> IncarnationSeen | None:
-        labels = raw["metadata"].get("labels") or {}
-        annotation = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_ALLOCATION)
-        if LABEL_JOB_NAME not in labels or annotation is None:
-            return None
-        shares = tuple((str(node), int(gpus)) for node, gpus in orjson.loads(annotation)["nodes"])
-        return cls(labels[LABEL_JOB_NAME], int(labels[LABEL_INCARNATION]), shares)
-
-
-def count_moves(incarnations: Iterable[IncarnationSeen]) -> tuple[int, int]:
+def count_moves(incarnations: Iterable[IncarnationView]) -> tuple[int, int]:
     """(resizes, migrations): successive starts of one job with another number of GPUs, or as many on other nodes."""
     by_job: dict[str, dict[int, Shares]] = {}
     for each in incarnations:
-        by_job.setdefault(each.job, {})[each.number] = each.nodes
+        by_job.setdefault(each.job_name, {})[each.incarnation] = each.nodes
     resizes = migrations = 0
     for starts in by_job.values():
         ordered = [starts[number] for number in sorted(starts)]
@@ -145,11 +127,11 @@ class ClusterWatch:
     session: ApiSession
     namespace: str
     finished: dict[str, tuple[float, str]] = field(default_factory=dict)
-    incarnations: dict[tuple[str, int], IncarnationSeen] = field(default_factory=dict)
+    incarnations: dict[tuple[str, int], IncarnationView] = field(default_factory=dict)
     jobs: Informer[JobSeen] = field(init=False)
     pods: Informer[GpuPod] = field(init=False)
     caps: Informer[CapSeen] = field(init=False)
-    batch: Informer[IncarnationSeen | None] = field(init=False)
+    batch: Informer[IncarnationView] = field(init=False)
     nodes: Informer[GpuNode] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +145,12 @@ class ClusterWatch:
         )
         self.pods = Informer(session, PODS, GpuPod.read, namespace=namespace)
         self.batch = Informer(
-            session, JOBS, IncarnationSeen.read, on_change=self._incarnation_changed, namespace=namespace
+            session,
+            JOBS,
+            read_incarnation,
+            on_change=self._incarnation_changed,
+            namespace=namespace,
+            params={"labelSelector": LABEL_JOB_UID},
         )
         self.caps = Informer(session, POWER_CAPS, lambda raw: CapSeen.of(read_power_cap(raw)))
         self.nodes = Informer(session, GPU_NODES, read_gpu_node)
@@ -184,8 +171,8 @@ class ClusterWatch:
 
     def _incarnation_changed(self, key: str) -> None:
         seen = self.batch.get(key)
-        if seen is not None:
-            self.incarnations[seen.job, seen.number] = seen
+        if seen is not None and seen.nodes:  # somebody may have damaged the annotation that has its places
+            self.incarnations[seen.job_name, seen.incarnation] = seen
 
     @property
     def cap(self) -> CapSeen | None:

@@ -11,15 +11,19 @@ import matplotlib.image
 import numpy as np
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.names import ANNOTATION_ALLOCATION
 from flyball_api.power_cap import read_power_cap
+from flyball_api.workloads import IncarnationView, placement_annotation, read_incarnation
 from flyball_testbed.demo.baseline import POLICY, BaselineResult
 from flyball_testbed.demo.picture import CAP, DRAW, GpuTrace, PowerTrace, draw, read_power
 from flyball_testbed.demo.report import CapStep, Outcome, cap_steps, joules_between
 from flyball_testbed.demo.scenario import Boot
 from flyball_testbed.demo.screen import Moment, View, bar, colours, energy, render, simulated_time
-from flyball_testbed.demo.watch import CapSeen, IncarnationSeen, JobSeen, count_moves
+from flyball_testbed.demo.watch import CapSeen, JobSeen, count_moves
 from flyball_testbed.referee.judge import COLUMNS
 from rich.console import Console
+
+from tests.support.operator_objects import raw_batch_job
 
 BASELINE = BaselineResult({"a": 10.0, "b": 30.0}, 40.0, 5000.0, 900.0)
 OUTCOME = Outcome(
@@ -41,8 +45,10 @@ OUTCOME = Outcome(
 )
 
 
-def incarnation(job: str, number: int, *nodes: tuple[str, int]) -> IncarnationSeen:
-    return IncarnationSeen(job, number, nodes)
+def incarnation(job: str, number: int, *nodes: tuple[str, int]) -> IncarnationView:
+    raw = raw_batch_job(f"uid-{job}", number, nodes)
+    raw["metadata"]["annotations"] = {ANNOTATION_ALLOCATION: placement_annotation(nodes)}
+    return read_incarnation(raw)
 
 
 def test_a_resize_changes_the_size_and_a_migration_only_the_place() -> None:
@@ -53,6 +59,13 @@ def test_a_resize_changes_the_size_and_a_migration_only_the_place() -> None:
         incarnation("a", 4, ("n1", 4), ("n3", 4)),  # a migration
         incarnation("b", 1, ("n1", 1)),
     ]
+    assert count_moves(seen) == (1, 1)
+
+
+def test_moves_of_jobs_on_so_many_nodes_that_their_places_are_packed_are_counted_too() -> None:
+    places = [(f"a-node-with-a-rather-long-name-{number:05}", 8) for number in range(5_000)]
+    moved = [("another-node", 8), *places[1:]]
+    seen = [incarnation("a", 1, *places), incarnation("a", 2, *moved), incarnation("a", 3, *moved[:-1])]
     assert count_moves(seen) == (1, 1)
 
 
