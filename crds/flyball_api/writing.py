@@ -19,6 +19,15 @@ def api_object(kind: str, name: str, spec: ApiStruct, *, namespace: str = "") ->
     return {"apiVersion": FLYBALL_API_VERSION, "kind": kind, "metadata": metadata, "spec": _without_defaults(spec)}
 
 
+def spec_patch(of: type[ApiStruct], **changed: Any) -> JsonObject:
+    """A merge patch of some fields of a spec, by the names that `of` gives them; None removes one.
+
+    Of a field that is a struct, what has its default stays as it is. Raises KeyError for a field that is not in the spec.
+    """
+    names = {field.name: field.encode_name for field in fields(of)}
+    return {"spec": {names[name]: _without_defaults(value) for name, value in changed.items()}}
+
+
 def to_patch(status: Struct) -> JsonObject:
     """A status as a merge patch sends it: a field that is None as null, which removes it.
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball_api.gpu_node import read_gpu_node
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
+from flyball_kube.resources import GPU_NODES, LEASES
 from flyball_simulated_gpu.catalogue import CATALOGUE
 
 from flyball_testbed.controlplane.api import ApiClient, Json
@@ -37,7 +39,6 @@ STATE_FILE = "parts.json"
 STOP_SECONDS = 10.0
 READY_SECONDS = 120.0
 VOLUMES = 32
-GPU_NODES = "/apis/flyball.dev/v1alpha1/gpunodes"
 SCRAPE_SECONDS = 5
 CHART = REPOSITORY / "deploy" / "helm" / "flyball"
 RULES, DASHBOARDS = CHART / "rules" / "alerts.yaml", CHART / "dashboards" / "vmui"
@@ -200,16 +201,18 @@ def label_nodes(cluster: DevCluster) -> None:
 
 def _wait_ready(cluster: DevCluster, started: _Started) -> None:
     nodes = set(cluster.node_names())
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases/{LEADER_LEASE}"
+    lease = LEASES.path(DEFAULT_NAMESPACE, LEADER_LEASE)
 
     def acknowledged(found: Json | None) -> bool:
-        items = (found or {"items": []})["items"]
-        return nodes <= {item["metadata"]["name"] for item in items if (item.get("status") or {}).get("acknowledged")}
+        seen = map(read_gpu_node, (found or {"items": []})["items"])
+        return nodes <= {node.name for node in seen if node.acknowledged is not None}
 
     try:
         cluster.api.wait_for(lease, lambda found: bool(started.ended() or found), timeout_seconds=READY_SECONDS)
         cluster.api.wait_for(
-            GPU_NODES, lambda found: bool(started.ended()) or acknowledged(found), timeout_seconds=READY_SECONDS
+            GPU_NODES.path(),
+            lambda found: bool(started.ended()) or acknowledged(found),
+            timeout_seconds=READY_SECONDS,
         )
     except TimeoutError as error:
         tails = "\n".join(f"{process.name}:\n{process.log_tail(10)}" for process in started.processes)

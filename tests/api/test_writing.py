@@ -12,7 +12,7 @@ from flyball_api.energy_aware_job import Elasticity, EnergyAwareJobSpec, GpuRang
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec, read_power_cap
 from flyball_api.reading import ApiStruct
 from flyball_api.values.label_selector import LabelSelector, Requirement, SelectorOperator
-from flyball_api.writing import api_object
+from flyball_api.writing import api_object, spec_patch
 
 from tests.support.crd_schema import assert_valid
 
@@ -65,3 +65,12 @@ def test_what_is_written_is_valid_and_read_again_as_it_was(kind: str, spec: ApiS
     assert_valid(kind, "spec", written["spec"])
     stored = {**written["metadata"], "uid": "u", "creationTimestamp": "2030-06-01T12:00:00Z"}
     assert read({**written, "metadata": stored}).spec == spec
+
+
+def test_some_fields_of_a_spec_are_patched_by_their_names() -> None:
+    assert spec_patch(EnergyAwareJobSpec, suspend=True, gpus=GpuRange(2, 4), flexible_until=None) == {
+        "spec": {"suspend": True, "gpus": {"min": 2, "max": 4}, "flexibleUntil": None}
+    }
+    assert spec_patch(PowerCapSpec, watts=4000) == {"spec": {"watts": 4000}}
+    with pytest.raises(KeyError, match="wats"):
+        spec_patch(PowerCapSpec, wats=4000)

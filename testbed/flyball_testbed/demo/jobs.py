@@ -98,8 +98,8 @@ def _stretch(seed: int, traced: TraceJob, objective: str, most: int) -> tuple[in
     return smallest, max(largest, size)
 
 
-def energy_aware_job(job: DemoJob, namespace: str, seconds_between_resizes: int) -> dict[str, Any]:
-    """The manifest that is submitted."""
+def job_spec(job: DemoJob, seconds_between_resizes: int) -> EnergyAwareJobSpec:
+    """What the job's EnergyAwareJob asks for."""
     environment = {
         MODEL_CLASS_VARIABLE: job.model.name,
         GLOBAL_BATCH_VARIABLE: str(job.global_batch_size),
@@ -110,7 +110,7 @@ def energy_aware_job(job: DemoJob, namespace: str, seconds_between_resizes: int)
         "image": "flyball.dev/simulated-trainer",
         "env": [{"name": name, "value": value} for name, value in environment.items()],
     }
-    spec = EnergyAwareJobSpec(
+    return EnergyAwareJobSpec(
         gpus=GpuRange(job.min_gpus, job.max_gpus),
         training=Training(job.global_batch_size, job.iterations, model_class=job.model.name),
         template={"spec": {"terminationGracePeriodSeconds": 30, "containers": [trainer]}},
@@ -119,4 +119,8 @@ def energy_aware_job(job: DemoJob, namespace: str, seconds_between_resizes: int)
         profile_key=f"{job.model.name}-{job.global_batch_size}",
         elasticity=Elasticity(min_seconds_between_resizes=seconds_between_resizes),
     )
-    return api_object(ENERGY_AWARE_JOBS.kind, job.name, spec, namespace=namespace)
+
+
+def energy_aware_job(job: DemoJob, namespace: str, seconds_between_resizes: int) -> dict[str, Any]:
+    """The manifest that is submitted."""
+    return api_object(ENERGY_AWARE_JOBS.kind, job.name, job_spec(job, seconds_between_resizes), namespace=namespace)

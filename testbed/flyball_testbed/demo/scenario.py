@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.writing import api_object
+from flyball_api.writing import api_object, spec_patch
 from flyball_kube.resources import ENERGY_AWARE_JOBS, NAMESPACES, POWER_CAPS
 from flyball_kube.session import ApiSession, JsonObject
 from rich.console import Console
@@ -185,7 +185,8 @@ class Scenario:
         self._record.caps.append((watts, self._referee_seconds()))
         number = len(self._record.caps) - 1
         meant = {"annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)}}
-        await session.patch(POWER_CAPS.path(name=CAP_NAME), {"metadata": meant, "spec": {"watts": watts}})
+        change = {"metadata": meant, **spec_patch(PowerCapSpec, watts=watts)}
+        await session.patch(POWER_CAPS.path(name=CAP_NAME), change)
         self._headline = headline
         self._say(f"{headline} ({watts / 1000:.1f} kW)")
         await _holds(lambda: watch.cap is not None and watch.cap.enforced and watch.cap.effective_watts == watts)

@@ -18,18 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from flyball_api.energy.quota import EnergyQuotaSpec
+from flyball_api.energy_aware_job import JobEnergy
+from flyball_api.names import ADMISSION_BY_POWER, LABEL_ADMISSION
 from flyball_api.power_cap import EnergyBudget, PowerCapSpec
 from flyball_api.values.label_selector import LabelSelector
-from flyball_api.values.times import format_time
+from flyball_api.values.times import format_time, whole_second
 from flyball_api.writing import api_object
-from flyball_kube.resources import ENERGY_QUOTAS, POWER_CAPS
+from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_QUOTAS, POWER_CAPS
 from flyball_simulated_gpu.shared import SimulatedNode
 from flyball_simulator.workloads.traces import load_trace
+from msgspec import structs
 
 from flyball_testbed.controlplane.install import REPOSITORY
 from flyball_testbed.controlplane.programs.binaries import Report
 from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
-from flyball_testbed.demo.jobs import DemoJob, demo_jobs, energy_aware_job
+from flyball_testbed.demo.jobs import DemoJob, demo_jobs, job_spec
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
 from flyball_testbed.monitoring.pictures import PlotRange, draw
 from flyball_testbed.monitoring.prometheus import Prometheus
@@ -185,18 +188,20 @@ def _submissions(site: Site) -> list[tuple[float, str, Callable[[], object]]]:
 
 def _submit(site: Site, number: int, job: DemoJob) -> None:
     """Every third job has a budget, every fourth a deadline."""
-    manifest = energy_aware_job(job, NAMESPACE, seconds_between_resizes=20)
+    spec = job_spec(job, seconds_between_resizes=20)
     if number % 3 == 0:
-        manifest["spec"]["energy"] = {"budgetKilojoules": BUDGETS_KILOJOULES[number // 3 % len(BUDGETS_KILOJOULES)]}
+        budget = BUDGETS_KILOJOULES[number // 3 % len(BUDGETS_KILOJOULES)]
+        spec = structs.replace(spec, energy=JobEnergy(budget_kilojoules=budget))
     if number % 4 == 1:
         minutes = (1, 30)[number // 4 % 2]
-        manifest["spec"]["deadline"] = format_time(datetime.now(UTC) + timedelta(minutes=minutes))
-    site.cluster.api.create(f"/apis/flyball.dev/v1alpha1/namespaces/{NAMESPACE}/energyawarejobs", manifest)
+        spec = structs.replace(spec, deadline=whole_second(datetime.now(UTC) + timedelta(minutes=minutes)))
+    manifest = api_object(ENERGY_AWARE_JOBS.kind, job.name, spec, namespace=NAMESPACE)
+    site.cluster.api.create(ENERGY_AWARE_JOBS.path(NAMESPACE), manifest)
 
 
 def _submit_other(site: Site, number: int, gpus: int) -> None:
     container = {"name": "main", "image": "somebodys", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    metadata = {"name": f"query-{number}", "labels": {"flyball.dev/admission": "by-power"}}
+    metadata = {"name": f"query-{number}", "labels": {LABEL_ADMISSION: ADMISSION_BY_POWER}}
     jobs = f"/apis/batch/v1/namespaces/{OTHERS}/jobs"
     site.cluster.api.create(jobs, {"metadata": metadata, "spec": {"suspend": True, "template": template}})

@@ -42,7 +42,7 @@ from flyball_testbed.pipeline.board import MeasuredComputation
 from flyball_testbed.pipeline.journals import Iteration, Mean, read_iterations
 from flyball_testbed.pipeline.picture import IterationPanel, draw
 from flyball_testbed.site import Site, SitePlan
-from flyball_testbed.training.run import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed
+from flyball_testbed.training.run import CLIENT, NAMESPACE, PACE, ROOT, DemoFailed, status_of
 from flyball_testbed.workload.devices import hardware_path
 
 PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"
@@ -140,9 +140,8 @@ class PipelineRun:
     def wait_end(self, name: str) -> None:
         self.wait(name, lambda: self._state(name) == "Succeeded", f"{name} has ended")
 
-    def _state(self, name: str) -> str:
-        job = self._site.cluster.api.get_or_none(f"{GROUP}/namespaces/{NAMESPACE}/energyawarejobs/{name}") or {}
-        return str((job.get("status") or {}).get("state"))
+    def _state(self, name: str) -> str | None:
+        return status_of(self._site.cluster.api, name).state
 
     def throttle(self, gpu: str, watts: float) -> None:
         """Let a board be capped from outside the driver, as a BMC does; 0 lets it go."""

@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from flyball_api.energy_aware_job import Elasticity, EnergyAwareJobSpec, GpuRange
+from flyball_api.energy_aware_job import (
+    Elasticity,
+    EnergyAwareJobSpec,
+    EnergyAwareJobStatus,
+    GpuRange,
+    read_energy_aware_job,
+)
 from flyball_api.energy_aware_job import Training as TrainingSpec
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.writing import api_object
-from flyball_kube.resources import ENERGY_AWARE_JOBS, POWER_CAPS
+from flyball_api.writing import api_object, spec_patch, to_json
+from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
 
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.processes import wait_until
@@ -24,10 +30,8 @@ from flyball_testbed.training.picture import Event
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT, TEXT, CLIENT = ROOT / "examples/training/train.py", ROOT / "LICENSE", ROOT / "client"
-GROUP = "/apis/flyball.dev/v1alpha1"
 NAMESPACE, JOB, CAP = "default", "language-model", "cluster"
-JOB_PATH = f"{GROUP}/namespaces/{NAMESPACE}/energyawarejobs/{JOB}"
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PODS_PATH = PODS.path(NAMESPACE)
 GPUS, GLOBAL_BATCH = 4, 16
 WAIT_SECONDS = 300.0
 PACE = (
@@ -96,6 +100,17 @@ class Training:
         return api_object(ENERGY_AWARE_JOBS.kind, JOB, spec, namespace=NAMESPACE)
 
 
+def job_path(name: str) -> str:
+    """Where a job of the demos is on the API server."""
+    return ENERGY_AWARE_JOBS.path(NAMESPACE, name)
+
+
+def status_of(api: ApiClient, name: str) -> EnergyAwareJobStatus:
+    """What the operator says of a job of the demos; nothing where there is no such job, or no status yet."""
+    found = api.get_or_none(job_path(name))
+    return EnergyAwareJobStatus() if found is None else read_energy_aware_job(found).status
+
+
 class TrainingSite(Protocol):
     """Where the job runs."""
 
@@ -122,20 +137,17 @@ class Run:
     def steps(self) -> list[TrainedStep]:
         return read_steps(self._journal)
 
-    def job(self) -> Json:
-        return self.api.get_or_none(JOB_PATH) or {}
-
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         def over() -> bool:
             self._site.check()
-            return holds() or self.state() == "Failed"
+            return holds() or self._state() == "Failed"
 
         if not wait_until(over, WAIT_SECONDS) or not holds():
-            status = self.job().get("status") or {}
+            status = to_json(status_of(self.api, JOB))
             raise DemoFailed(f"not within {WAIT_SECONDS:g} s: {what}; {JOB}: {json.dumps(status)[:2000]}")
 
-    def state(self) -> str:
-        return str((self.job().get("status") or {}).get("state"))
+    def _state(self) -> str | None:
+        return status_of(self.api, JOB).state
 
     def happened(self, what: str) -> None:
         """Note that something befell the job after the steps that it has made."""
@@ -162,20 +174,20 @@ class Run:
 
     def resize(self, gpus: int) -> None:
         """Let the processes leave with a checkpoint, and go on with so many GPUs."""
-        self.api.patch(JOB_PATH, {"spec": {"suspend": True, "gpus": {"min": gpus, "max": gpus}}})
-        self._wait(lambda: not (self.api.get_or_none(PODS) or {}).get("items"), "its processes have left")
+        self.api.patch(job_path(JOB), spec_patch(EnergyAwareJobSpec, suspend=True, gpus=GpuRange(gpus, gpus)))
+        self._wait(lambda: not self.api.list_objects(PODS_PATH), "its processes have left")
         self.happened(_gpus(gpus))
-        self.api.patch(JOB_PATH, {"spec": {"suspend": False}})
+        self.api.patch(job_path(JOB), spec_patch(EnergyAwareJobSpec, suspend=False))
 
     def pods(self) -> list[Json]:
         """The job's pods that are not on their way out."""
-        return [pod for pod in self.api.list_objects(PODS) if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in self.api.list_objects(PODS_PATH) if "deletionTimestamp" not in pod["metadata"]]
 
     def evict(self, what: str) -> None:
         """Evict the job's last pod, as a drain does."""
         name = sorted(pod["metadata"]["name"] for pod in self.pods())[-1]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-        self.api.create(f"{PODS}/{name}/eviction", eviction)
+        self.api.create(f"{PODS_PATH}/{name}/eviction", eviction)
         self.happened(what)
 
     def require(self, holds: bool, what: str) -> None:
@@ -195,7 +207,7 @@ class Run:
         self.happened("one rank killed")
 
     def wait_end(self) -> None:
-        self._wait(lambda: self.state() == "Succeeded", "the end of the training")
+        self._wait(lambda: self._state() == "Succeeded", "the end of the training")
 
 
 def _gpus(count: int) -> str:
