@@ -1,5 +1,5 @@
 """What asks changes nothing: in the rooms of decisions, a function that answers and changes what its object remembers, or
-what it was given, is named by a verb that says so."""
+what it was given, is named by a verb that says so. And nothing there reads a clock that nobody has given it."""
 
 from __future__ import annotations
 
@@ -201,6 +201,44 @@ def test_what_asks_changes_nothing(room: str) -> None:
     assert modules
     found = {name for module in modules for name in asking_and_changing(module.read_text())}
     assert not found - MEMORIES, "name it by a verb, or part it into what takes in and what asks"
+
+
+CLOCKS = frozenset(
+    f"{module}.{name}"
+    for module, names in {
+        "time": ("monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "process_time", "thread_time"),
+        "datetime": ("now", "utcnow", "today"),
+        "date": ("today",),
+    }.items()
+    for name in names
+)
+
+
+def clocks_read(source: str) -> list[str]:
+    """The calls of a clock in a module; a default argument may be one, by which a caller can give another."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    defaults = [
+        each for node in functions for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None
+    ]
+    given = {id(node) for each in defaults for node in ast.walk(each)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in given)
+    return [name for call in calls if (name := ast.unparse(call.func)) in CLOCKS]
+
+
+# A simulation tells how long it took.
+@pytest.mark.parametrize("room", [room for room in PURE_ROOMS if room != "simulator/flyball_simulator"])
+def test_what_decides_reads_no_clock_of_its_own(room: str) -> None:
+    modules = list((ROOT / room).rglob("*.py"))
+    assert {str(module): read for module in modules if (read := clocks_read(module.read_text()))} == {}
+
+
+def test_a_clock_is_seen_wherever_it_is_read_and_may_be_a_default() -> None:
+    assert clocks_read("def a():\n    return [datetime.now(UTC) for _ in range(time.monotonic_ns())]\n") == [
+        "datetime.now",
+        "time.monotonic_ns",
+    ]
+    assert clocks_read("def a(*, clock=lambda: datetime.now(UTC)):\n    return clock()\n") == []
 
 
 def test_every_memory_that_is_excepted_is_there() -> None:

@@ -107,6 +107,7 @@ class EnergyBooks:
 
     def __init__(self, stored: EnergyReportSpec | None, rates: EnergyRates, now: datetime) -> None:
         self._rates = rates
+        self._begun_at = whole_second(now)
         self._counters: dict[str, _Counters] = {}
         self._first: dict[str, CountedNode] = {}  # what an earlier operator has counted, until each node is seen
         self._marks: dict[str, Mark] = {}
@@ -192,7 +193,7 @@ class EnergyBooks:
 
     def spec(self) -> EnergyReportSpec:
         """The book as its object has it; of what is too much, the thirstiest."""
-        until = self._counted_until or datetime.now(UTC)
+        until = self._counted_until or self._begun_at
         nodes = [counters.mark(name) for name, counters in self._counters.items()]
         nodes += [node for name, node in self._first.items() if name not in self._counters]
         jobs = sorted(self._jobs.values(), key=lambda job: (-job.millijoules, job.uid))

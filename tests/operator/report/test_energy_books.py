@@ -82,6 +82,11 @@ def begun(*first: Seen) -> EnergyBooks:
     return books
 
 
+def test_a_book_in_which_nothing_was_counted_is_of_the_moment_at_which_it_was_begun() -> None:
+    spec = EnergyBooks(None, RATES, after(0.5)).spec()
+    assert (spec.counted_since, spec.charged_until) == (NOON, NOON)
+
+
 def test_counters_count_from_where_they_stand() -> None:
     spec = begun(seen(info("a", [5_000_000, 7_000_000])), seen(info("a", [5_000_400, 7_000_600]))).spec()
     assert (spec.gpus_millijoules, spec.idle_millijoules) == (1000, 1000)
