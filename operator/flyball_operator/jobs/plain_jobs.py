@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.jobs.feasibility.comparisons import whose_turn_it_is
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
+from flyball_operator.jobs.starts.pauses import refusal_seconds
 from flyball_operator.power.caps.foreign_shares import with_foreign_shares
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.power.nodes.info import ForeignPod, NodeInfo
@@ -28,9 +29,6 @@ from flyball_operator.power.nodes.reservations import NO_RULES, foreign_gpu_mill
 
 # For so long a Job that was let run may seem to wait: what the API server says of it is still from before.
 BELIEVED_SECONDS = 10.0
-# Before one that the API server does not let be run is tried again; twice as long each time.
-FIRST_REFUSAL_SECONDS = 10.0
-LONGEST_REFUSAL_SECONDS = 600.0
 # A reason that stays the same is told again so often, for Events are forgotten.
 REPEATED_AFTER_SECONDS = 300.0
 # So many that wait, and as many that run, are looked at in each cycle: the oldest of each namespace before any second one.
@@ -134,8 +132,7 @@ class PlainJobs:
         if result.conflict or result.not_found:
             return None
         times = self._refused.get(job.uid, (0.0, 0))[1]
-        pause = min(FIRST_REFUSAL_SECONDS * 2.0 ** min(times, 16), LONGEST_REFUSAL_SECONDS)
-        self._refused[job.uid] = monotonic + pause, times + 1
+        self._refused[job.uid] = monotonic + refusal_seconds(times), times + 1
         verdict = PlainJobVerdict(job, False, "JobRefused", result.message)
         return verdict if self._take_news(verdict, monotonic) else None
 

@@ -26,6 +26,7 @@ from flyball_operator.jobs.starts.pauses import (
     NOT_STARTED,
     POWER_PAUSED,
     Pause,
+    doubled_seconds,
     pause_seconds,
 )
 
@@ -287,7 +288,7 @@ class Attempts:
         repeats = 1 if before is None else before.repeats + 1
         refused = result.outcome is Outcome.REFUSED
         longest = LONGEST_RETRY_SECONDS if refused else LONGEST_UNANSWERED_SECONDS
-        pause = min(longest, FIRST_RETRY_SECONDS * 2 ** min(repeats - 1, 16))
+        pause = doubled_seconds(FIRST_RETRY_SECONDS, repeats - 1, longest)
         obstacle = None if before is None else before.obstacle
         # Another was first, or it is gone already: only where that stays so is it worth a word.
         passing = (result.conflict or result.not_found) and repeats < 2

@@ -12,13 +12,28 @@ from datetime import datetime
 LONGEST_OF_FIRST = 60
 # A job that waits for longer than this gives its GPUs and watts to others meanwhile.
 GIVES_BACK_AFTER_SECONDS = 30.0
+# Before the API server is asked again for what it has refused; twice as long each time.
+FIRST_REFUSAL_SECONDS = 10.0
+LONGEST_REFUSAL_SECONDS = 600.0
+# No pause is doubled more often: by then each has come to its longest, and a float holds it.
+MOST_DOUBLINGS = 16
+
+
+def doubled_seconds(first_seconds: float, doublings: int, longest_seconds: float) -> float:
+    """A pause that was doubled so often, and is at most the longest."""
+    return min(first_seconds * 2.0 ** min(doublings, MOST_DOUBLINGS), longest_seconds)
+
+
+def refusal_seconds(refused_before: int) -> float:
+    """How long to wait before something is asked for again that the API server refuses, and has refused so often before."""
+    return doubled_seconds(FIRST_REFUSAL_SECONDS, refused_before, LONGEST_REFUSAL_SECONDS)
 
 
 def pause_seconds(first_seconds: float, repeats: int) -> float:
     """The pause after so many starts in a row that came to nothing, the last included; none before the first."""
     if repeats < 1:
         return 0.0
-    return float(first_seconds * min(2 ** min(repeats - 1, 16), LONGEST_OF_FIRST))
+    return doubled_seconds(first_seconds, repeats - 1, first_seconds * LONGEST_OF_FIRST)
 
 
 @dataclass(frozen=True, slots=True)

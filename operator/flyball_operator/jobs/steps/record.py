@@ -19,12 +19,9 @@ from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.runs.progress import JobProgress, ProgressReader, recorded_progress
 from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
+from flyball_operator.jobs.starts.pauses import refusal_seconds
 from flyball_operator.jobs.status.updates import StatusHistory
 from flyball_operator.jobs.steps.step import LiveJob
-
-# Before the API server is asked again about pods that it has refused; twice as long each time.
-FIRST_REFUSAL_SECONDS = 10.0
-LONGEST_REFUSAL_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ class JobRecord:
             last_resize=job.status.last_resize_time,
             invalid=job.refusal,
             invalid_generation=job.generation,
-            ask_again_at=monotonic + FIRST_REFUSAL_SECONDS,
+            ask_again_at=monotonic + refusal_seconds(0),
             preempted=preempted_for(job),
             measured_plan=job.status.measured_plan,
             checked_generation=job.status.observed_generation or 0,
@@ -115,8 +112,7 @@ class JobRecord:
         if self.invalid_generation != job.generation:
             self.refused_times = 0
         self.invalid, self.invalid_generation = words, job.generation
-        pause = min(FIRST_REFUSAL_SECONDS * 2.0 ** min(self.refused_times, 16), LONGEST_REFUSAL_SECONDS)
-        self.ask_again_at = monotonic + pause
+        self.ask_again_at = monotonic + refusal_seconds(self.refused_times)
         self.refused_times += 1
 
     def asks_again(self, job: EnergyAwareJob, monotonic: float) -> bool:

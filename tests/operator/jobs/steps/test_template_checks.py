@@ -10,7 +10,8 @@ from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.memory import JobMemory
 from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.jobs.steps.record import FIRST_REFUSAL_SECONDS, LONGEST_REFUSAL_SECONDS, JobRecord
+from flyball_operator.jobs.starts.pauses import FIRST_REFUSAL_SECONDS, LONGEST_REFUSAL_SECONDS
+from flyball_operator.jobs.steps.record import JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.jobs.steps.template_checks import CHECK_AGAIN_SECONDS, MAX_PASSED, PASSED_SECONDS, TemplateChecks
 
