@@ -31,6 +31,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples, of
+from tests.support.plans import in_force
 
 TOLERANCE_WATTS = 1e-6
 
@@ -145,12 +146,6 @@ def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
     )
     kept = tuple(replace(job, resizable=draw(st.booleans())) if draw(st.booleans()) else job for job in kept)
     return replace(first, nodes=later, jobs=kept + draw(jobs(members, "new", 4)), caps=draw(caps(members)))
-
-
-def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
-    """The snapshot once the plan has been carried out."""
-    allocations = {decision.uid: decision.allocation for decision in made.decisions}
-    return replace(snapshot, jobs=tuple(replace(job, current=allocations[job.uid]) for job in snapshot.jobs))
 
 
 def counted_watts(snapshot: ClusterSnapshot, cap: CapConstraint, made: Plan) -> float:

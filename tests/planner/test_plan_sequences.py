@@ -11,7 +11,9 @@ from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.priors import known_model_classes, model_class_prior
 from flyball_planner.planner import plan
 from flyball_planner.powerflow.greedy import ROUNDS, allocate
-from flyball_planner.snapshot import CapConstraint, ClusterSnapshot, Enforcement, JobState, NodeState, Objective, Plan
+from flyball_planner.snapshot import CapConstraint, ClusterSnapshot, Enforcement, JobState, NodeState, Objective
+
+from tests.support.plans import in_force
 
 STEPS = 6
 
@@ -80,11 +82,6 @@ def troubled(generator: random.Random, node: NodeState) -> NodeState:
         fixed_bound_watts=node.gpus * 400.0 if generator.random() < 0.03 else None,
         evacuate=generator.random() < 0.03,
     )
-
-
-def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
-    allocations = {decision.uid: decision.allocation for decision in made.decisions}
-    return replace(snapshot, jobs=tuple(replace(job, current=allocations[job.uid]) for job in snapshot.jobs))
 
 
 @pytest.mark.slow

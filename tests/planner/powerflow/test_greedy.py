@@ -32,6 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.plans import in_force
 
 # A board to calculate with: V = 1 throughout, so one GPU draws 50 W + 0.1 W/MHz while it computes.
 PLAIN = GpuModel("plain", 100.0, 400.0, 400.0, 50.0, (500, 1000, 1500, 2000), knee_megahertz=2000.0, voltage_slope=0.0)
@@ -91,11 +92,6 @@ def job(name: str, low: int = 1, high: int | None = None, **keywords: object) ->
 
 def running(state: JobState, *on: tuple[str, int], clock: int = 0) -> JobState:
     return replace(state, current=Allocation(on, clock, 0.0))
-
-
-def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
-    allocations = {decision.uid: decision.allocation for decision in made.decisions}
-    return replace(snapshot, jobs=tuple(replace(item, current=allocations[item.uid]) for item in snapshot.jobs))
 
 
 def sizes(made: Plan) -> dict[str, int]:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.plans import in_force
 
 A100 = gpu_model_for("NVIDIA-A100-SXM4-40GB")
 
@@ -43,11 +44,6 @@ def job(tenant: str, index: int = 0, gpus: int = 1, **keywords: object) -> JobSt
         tenant=tenant,
     )
     return replace(state, **keywords)  # type: ignore[arg-type]
-
-
-def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
-    allocations = {decision.uid: decision.allocation for decision in made.decisions}
-    return replace(snapshot, jobs=tuple(replace(item, current=allocations[item.uid]) for item in snapshot.jobs))
 
 
 def held(made: Plan) -> Counter[str]:
