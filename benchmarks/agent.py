@@ -47,6 +47,9 @@ from flyball_agent.pods.kubelet import (
     POD_NAMESPACE,
     POD_RESOURCES,
 )
+from flyball_api.grant import Grant, JobGrant, PowerBound, grant_spec
+from flyball_api.names import LEADER_LEASE
+from flyball_api.values.units import MilliwattsPerGpu, node_milliwatts
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -63,17 +66,23 @@ class Api:
     """As much of an API server as an agent speaks to."""
 
     def __init__(self, uuids: list[str], gpus_a_pod: int, pods: int = PODS) -> None:
-        jobs = [
-            {
-                "namespace": "research", "name": f"job-{pod}", "uid": f"job-uid-{pod}", "incarnation": 1,
-                "podName": f"job-{pod}-0", "podUid": f"pod-uid-{pod}", "gpus": gpus_a_pod,
-                "powerLimitMilliwatts": 300_000, "clockMegahertz": {"min": 0, "max": 1200},
-            }
+        each = MilliwattsPerGpu(300_000)
+        jobs = tuple(
+            JobGrant(
+                "research",
+                f"job-{pod}",
+                f"job-uid-{pod}",
+                1,
+                f"job-{pod}-0",
+                gpus_a_pod,
+                each,
+                0,
+                1200,
+                f"pod-uid-{pod}",
+            )
             for pod in range(pods)
-        ]  # fmt: skip
-        spec = {
-            "epoch": 1, "generation": 1, "leaseSeconds": 30, "boundMilliwatts": 300_000 * len(uuids), "jobs": jobs,
-        }  # fmt: skip
+        )
+        spec = grant_spec(Grant(1, 1, 30, PowerBound(node_milliwatts(each, len(uuids))), jobs=jobs))
         self._gpu_node = {"metadata": {"name": NODE, "uid": "u", "resourceVersion": "1"}, "spec": spec}
         self.acknowledged = asyncio.Event()
         self.reported = asyncio.Event()
@@ -106,7 +115,7 @@ class Api:
             if renewals:
                 version += 1
                 lease = {
-                    "metadata": {"name": "flyball-operator", "resourceVersion": str(version)},
+                    "metadata": {"name": LEADER_LEASE, "resourceVersion": str(version)},
                     "spec": {"renewTime": f"2026-01-01T00:00:00.{version:06d}Z", "leaseTransitions": 1},
                 }
                 with contextlib.suppress(ConnectionError):  # the agent has ended

@@ -19,14 +19,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
+from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound, grant_spec
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.reading import ObjectMeta
+from flyball_api.reading import JsonObject, ObjectMeta
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_kube.process.log_settings import LogSettings
 from flyball_kube.process.logs import configure_logging
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -53,23 +54,22 @@ class Held:
         """There is nothing to close."""
 
 
-def grant(generation: int) -> dict[str, Any]:
+def grant(generation: int) -> JsonObject:
     """A grant of the largest limits that was made with every brake of before."""
-    job = {"namespace": "bench", "name": "job", "uid": "uid", "incarnation": 1, "podName": "pod", "gpus": GPUS}
-    bound = GPUS * LIMIT
-    return {
-        "epoch": 1,
-        "generation": generation,
-        "leaseSeconds": 3600,
-        "boundMilliwatts": bound,
-        "expectedMilliwatts": 0,
-        "committedMilliwatts": bound,
-        "committedExpectedMilliwatts": 0,
-        "minPowerLimitMilliwatts": SMALLEST,
-        "otherGpus": {},
-        "caps": [{"name": "site", "brakeEpoch": 1, "brakeSequence": generation - 1}],
-        "jobs": [job | {"powerLimitMilliwatts": LIMIT, "clockMegahertz": {"min": 0, "max": 1410}}],
-    }
+    job = JobGrant("bench", "job", "uid", 1, "pod", GPUS, MilliwattsPerGpu(LIMIT), 0, 1410)
+    bound = PowerBound(job.limit_milliwatts)
+    return grant_spec(
+        Grant(
+            epoch=1,
+            generation=generation,
+            lease_seconds=3600,
+            bound=bound,
+            committed=bound,
+            jobs=(job,),
+            caps=(CapOverNode("site", BrakeVersion(1, generation - 1)),),
+            min_power_limit_milliwatts=MilliwattsPerGpu(SMALLEST),
+        )
+    )
 
 
 class LastSet:

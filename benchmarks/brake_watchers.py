@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from flyball_api.names import FLYBALL_API_VERSION
+from flyball_api.power_brake import PowerBrakeSpec, power_brake_object
 from flyball_kube.credentials import Configuration, load_configuration
 from flyball_kube.resources import POWER_BRAKES
 from flyball_kube.session import ApiSession, JsonObject
@@ -60,11 +60,9 @@ class Watchers:
 
 
 def brake(sequence: int, version: str) -> JsonObject:
-    metadata: JsonObject = {"name": "site", "managedFields": [{}]}
-    if version:
-        metadata["resourceVersion"] = version
-    spec = {"epoch": 1, "sequence": sequence, "keptMillionths": 400_000}
-    return {"apiVersion": FLYBALL_API_VERSION, "kind": "PowerBrake", "metadata": metadata, "spec": spec}
+    made = power_brake_object("site", PowerBrakeSpec(1, sequence, 400_000), version)
+    made["metadata"]["managedFields"] = [{}]  # the server tracks no fields of brakes
+    return made
 
 
 async def measure(cluster: DevCluster, count: int, brakes: int) -> float:

@@ -27,11 +27,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from flyball_api.names import FLYBALL_API_VERSION
+from flyball_api.energy_aware_job import EnergyAwareJobSpec, GpuRange, Training, read_energy_aware_job
+from flyball_api.gpu_node import read_gpu_node
+from flyball_api.power_cap import PowerCapSpec, PowerCapStatus, read_power_cap
+from flyball_api.values.conditions import has_condition
+from flyball_api.writing import api_object
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, POWER_CAPS
 from flyball_testbed.controlplane.processes import processor_seconds
 from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import STOP_SECONDS, Site, SitePlan
+from flyball_testbed.workload.pods import simulated_trainer
 
 WAY_OF = {"brakes": "--brakes", "grants": "--no-brakes"}
 TARGET_SECONDS = 1.0  # to the status
@@ -54,32 +60,27 @@ MANY_NODES_EACH_JOB = 64  # the rest of the nodes stay idle: GPUs of a job are a
 STARTING_AT_ONCE = 2
 BATCH_OF_EACH_GPU = 128
 REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
-CAPS = f"/apis/{FLYBALL_API_VERSION}/powercaps"
-NODES = f"/apis/{FLYBALL_API_VERSION}/gpunodes"
+CAP = "site"
 WRITTEN = frozenset({"gpunodes", "powerbrakes", "brakeacknowledgements", "powercaps"})
-JOBS = f"/apis/{FLYBALL_API_VERSION}/namespaces/default/energyawarejobs"
+JOBS = ENERGY_AWARE_JOBS.path("default")
 
 
 def set_cap(site: Site, watts: int) -> None:
-    site.cluster.api.apply(
-        {
-            "apiVersion": FLYBALL_API_VERSION,
-            "kind": "PowerCap",
-            "metadata": {"name": "site"},
-            "spec": {"watts": watts},
-        }
-    )
+    site.cluster.api.apply(api_object(POWER_CAPS.kind, CAP, PowerCapSpec(watts=watts)))
+
+
+def cap_status(site: Site) -> PowerCapStatus:
+    return read_power_cap(site.cluster.api.get(POWER_CAPS.path(name=CAP))).status
 
 
 def enforced(site: Site, watts: int) -> bool:
-    status = site.cluster.api.get(f"{CAPS}/site").get("status") or {}
-    held = any(item["type"] == "Enforced" and item["status"] == "True" for item in status.get("conditions") or ())
-    return held and status.get("effectiveWatts") == watts
+    status = cap_status(site)
+    return has_condition(status.conditions, "Enforced") and status.effective_watts == watts
 
 
 def epoch(site: Site) -> int:
     """Of the leader that wrote the cap's status."""
-    return int((site.cluster.api.get(f"{CAPS}/site").get("status") or {}).get("epoch") or 0)
+    return cap_status(site).epoch or 0
 
 
 def limits_watts(reader: HardwareReader) -> float:
@@ -88,9 +89,10 @@ def limits_watts(reader: HardwareReader) -> float:
 
 
 def all_acknowledged(site: Site) -> bool:
+    nodes = map(read_gpu_node, site.cluster.api.list_objects(GPU_NODES.path()))
     return all(
-        ((node.get("status") or {}).get("acknowledged") or {}).get("generation") == node["spec"]["generation"]
-        for node in site.cluster.api.list_objects(NODES)
+        node.grant is not None and node.acknowledged is not None and node.acknowledged.version == node.grant.version
+        for node in nodes
     )
 
 
@@ -107,34 +109,14 @@ def wait(seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def submit(site: Site, index: int, gpus: int) -> None:
-    values = {
-        "DEVCLUSTER_MODEL_CLASS": "resnet50",
-        "DEVCLUSTER_GLOBAL_BATCH": str(BATCH_OF_EACH_GPU * gpus),
-        "DEVCLUSTER_ITERATIONS": "1000000",
-    }
-    trainer = {
-        "name": "trainer",
-        "image": "flyball.dev/simulated-trainer",
-        "env": [{"name": name, "value": value} for name, value in values.items()],
-    }
-    site.cluster.api.create(
-        JOBS,
-        {
-            "apiVersion": FLYBALL_API_VERSION,
-            "kind": "EnergyAwareJob",
-            "metadata": {"name": f"load-{index}", "namespace": "default"},
-            "spec": {
-                "gpus": {"min": gpus, "max": gpus},
-                "objective": "Time",
-                "training": {
-                    "globalBatchSize": BATCH_OF_EACH_GPU * gpus,
-                    "iterations": 1_000_000,
-                    "modelClass": "resnet50",
-                },
-                "template": {"spec": {"containers": [trainer]}},
-            },
-        },
+    batch, iterations, model_class = BATCH_OF_EACH_GPU * gpus, 1_000_000, "resnet50"
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(gpus, gpus),
+        training=Training(batch, iterations, model_class=model_class),
+        template={"spec": {"containers": [simulated_trainer(model_class, batch, iterations)]}},
+        objective="Time",
     )
+    site.cluster.api.create(JOBS, api_object(ENERGY_AWARE_JOBS.kind, f"load-{index}", spec, namespace="default"))
 
 
 def processor_times(site: Site) -> dict[str, float]:
@@ -188,12 +170,7 @@ class Cut:
 
 def pods_ready(site: Site) -> int:
     """How many jobs have all their pods running."""
-    return sum(
-        item["status"] == "True"
-        for raw in site.cluster.api.list_objects(JOBS)
-        for item in (raw.get("status") or {}).get("conditions") or ()
-        if item["type"] == "PodsReady"
-    )
+    return sum(read_energy_aware_job(raw).has("PodsReady") for raw in site.cluster.api.list_objects(JOBS))
 
 
 def more_are_ready(site: Site, jobs: int) -> bool:
@@ -321,7 +298,7 @@ def main() -> int:
         wait(patience, lambda: pods_ready(site) == jobs)
         print(f"{jobs} jobs run after {time.monotonic() - started:.0f} s: {spent(site)}", flush=True)
         measured = {way: measure(site, plan, way, arguments.cuts, high, low, patience) for way in ways}
-        tally = site.referee_summary()["caps"]["site"]
+        tally = site.referee_summary()["caps"][CAP]
     over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
     for way, cuts in measured.items():
         report(way, cuts)

@@ -30,7 +30,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from flyball_api.names import ANNOTATION_CONFIRM_WATTS, FLYBALL_API_VERSION, LABEL_JOB_NAME
+from flyball_api.energy_aware_job import EnergyAwareJobSpec, GpuRange, Training
+from flyball_api.names import ANNOTATION_CONFIRM_WATTS, LABEL_JOB_NAME
+from flyball_api.power_cap import PowerCapSpec, read_power_cap
+from flyball_api.values.conditions import has_condition
+from flyball_api.writing import api_object
 from flyball_kube.errors import ApiError
 from flyball_kube.informer import Informer
 from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
@@ -39,6 +43,7 @@ from flyball_testbed.controlplane.stages import OUTCOME_ANNOTATION, SUCCEEDED
 from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site, SitePlan
+from flyball_testbed.workload.pods import simulated_trainer
 
 from benchmarks.churn_watch import Seen, Watch
 from benchmarks.site_costs import Costs, costs, memory_megabytes
@@ -61,23 +66,13 @@ HIGH, LOW = 0.9, 0.7  # of what all GPUs can draw, and of what their limits allo
 
 def manifest(name: str, namespace: str, gpus: int) -> dict[str, Any]:
     """A job that trains until it is ended from here."""
-    values = {
-        "DEVCLUSTER_MODEL_CLASS": "resnet50",
-        "DEVCLUSTER_GLOBAL_BATCH": "1024",
-        "DEVCLUSTER_ITERATIONS": str(LONG),
-    }
-    environment = [{"name": key, "value": value} for key, value in values.items()]
-    trainer = {"name": "trainer", "image": "flyball.dev/simulated-trainer", "env": environment}
-    return {
-        "apiVersion": FLYBALL_API_VERSION,
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "gpus": {"min": gpus, "max": gpus},
-            "training": {"globalBatchSize": 1024, "iterations": LONG, "modelClass": "resnet50"},
-            "template": {"spec": {"terminationGracePeriodSeconds": 5, "containers": [trainer]}},
-        },
-    }
+    trainer = simulated_trainer("resnet50", 1024, LONG)
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(gpus, gpus),
+        training=Training(1024, LONG, model_class="resnet50"),
+        template={"spec": {"terminationGracePeriodSeconds": 5, "containers": [trainer]}},
+    )
+    return api_object(ENERGY_AWARE_JOBS.kind, name, spec, namespace=namespace)
 
 
 class Churn:
@@ -159,11 +154,8 @@ class Churn:
 
 
 async def set_cap(session: ApiSession, watts: int) -> None:
-    metadata = {
-        "name": CAP,
-        "annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)},
-    }  # it may be a third of what it was
-    cap = {"apiVersion": FLYBALL_API_VERSION, "kind": "PowerCap", "metadata": metadata, "spec": {"watts": watts}}
+    cap = api_object(POWER_CAPS.kind, CAP, PowerCapSpec(watts=watts))
+    cap["metadata"]["annotations"] = {ANNOTATION_CONFIRM_WATTS: str(watts)}  # it may be a third of what it was
     await session.apply(POWER_CAPS.path(name=CAP), cap, "churn")
 
 
@@ -181,9 +173,8 @@ async def cut(site: Site, session: ApiSession) -> tuple[int, float, float]:
     while True:
         if not hardware and limits_watts() <= low:
             hardware = time.monotonic() - begun
-        status = (await session.get(POWER_CAPS.path(name=CAP))).get("status") or {}
-        held = any(item["type"] == "Enforced" and item["status"] == "True" for item in status.get("conditions") or ())
-        if hardware and held and status.get("effectiveWatts") == low:
+        status = read_power_cap(await session.get(POWER_CAPS.path(name=CAP))).status
+        if hardware and has_condition(status.conditions, "Enforced") and status.effective_watts == low:
             return low, hardware, time.monotonic() - begun
         await asyncio.sleep(0.05)
 

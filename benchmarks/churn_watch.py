@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball_api.names import LABEL_JOB_NAME
+from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.workloads import read_pod
 
 
 @dataclass(slots=True)
@@ -35,20 +36,19 @@ class Watch:
 
     def job(self, raw: dict[str, Any]) -> str:
         """Takes in a job's status."""
-        name, now, status = str(raw["metadata"]["name"]), time.monotonic(), raw.get("status") or {}
+        job, now = read_energy_aware_job(raw), time.monotonic()
+        name, admitted, ready = job.name, job.conditions.get("Admitted"), job.has("Ready")
         seen = self.jobs.setdefault(name, Seen())
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
-        admitted = conditions.get("Admitted", {})
-        if not seen.decided and admitted and admitted["reason"] != "Planning":
+        if not seen.decided and admitted is not None and admitted.reason != "Planning":
             seen.decided = now
-        if _true(conditions, "Ready") and not seen.shown_ready:
+        if ready and not seen.shown_ready:
             seen.shown_ready = now
-        if (_true(conditions, "Succeeded") or _true(conditions, "Failed")) and not seen.shown_ended:
+        if job.finished and not seen.shown_ended:
             seen.shown_ended = now
         if name in self.running and seen.status_at:
             seen.oldest_figures = max(seen.oldest_figures, now - seen.status_at)
         seen.status_at = now
-        if _true(conditions, "Ready"):
+        if ready:
             self.running.add(name)
         else:
             self.running.discard(name)
@@ -56,20 +56,15 @@ class Watch:
 
     def pod(self, raw: dict[str, Any]) -> str:
         """Takes in a pod."""
-        name = str(raw["metadata"]["labels"][LABEL_JOB_NAME])
-        now, status = time.monotonic(), raw.get("status") or {}
+        pod, now = read_pod(raw), time.monotonic()
+        name = pod.job_name
         seen = self.jobs.setdefault(name, Seen())
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
         seen.pods_made = seen.pods_made or now
-        if raw["spec"].get("nodeName"):
+        if pod.node:
             seen.pods_placed = seen.pods_placed or now
-        if _true(conditions, "Ready"):
-            self.pods[name] = raw["metadata"]["name"]
+        if pod.ready:
+            self.pods[name] = pod.name
             seen.pods_ready = seen.pods_ready or now
-        if status.get("phase") in ("Succeeded", "Failed"):
+        if pod.finished:
             seen.pods_ended = seen.pods_ended or now
         return name
-
-
-def _true(conditions: dict[str, Any], kind: str) -> bool:
-    return kind in conditions and conditions[kind]["status"] == "True"

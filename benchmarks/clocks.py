@@ -36,6 +36,9 @@ from flyball_agent.gpu.nvml import NvmlDriver
 from flyball_agent.link.client import EnforcerLink
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.pods.resources import PodDevices, PodResources
+from flyball_api.grant import Grant, JobGrant, PowerBound, grant_spec
+from flyball_api.reading import JsonObject
+from flyball_api.values.units import MilliwattsPerGpu
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedDevice, SimulatedNode
@@ -65,17 +68,12 @@ class OnePod(PodResources):
         pass
 
 
-def grant() -> dict[str, object]:
+def grant() -> JsonObject:
     """Everything the GPUs can do."""
-    watts = CATALOGUE["NVIDIA-A100-SXM4-40GB"].max_limit_milliwatts
-    job = {
-        "namespace": "research", "name": "gpt3", "uid": "job-1", "incarnation": 1, "podName": POD, "podUid": "uid-1",
-        "gpus": GPUS, "powerLimitMilliwatts": watts, "clockMegahertz": {"min": 0, "max": 1410},
-    }  # fmt: skip
-    return {
-        "epoch": 1, "generation": 1, "leaseSeconds": 3600, "boundMilliwatts": GPUS * watts,
-        "committedMilliwatts": GPUS * watts, "jobs": [job],
-    }  # fmt: skip
+    largest = MilliwattsPerGpu(CATALOGUE["NVIDIA-A100-SXM4-40GB"].max_limit_milliwatts)
+    job = JobGrant("research", "gpt3", "job-1", 1, POD, GPUS, largest, 0, 1410, "uid-1")
+    bound = PowerBound(job.limit_milliwatts)
+    return grant_spec(Grant(1, 1, 3600, bound, bound, jobs=(job,)))
 
 
 def run_agent(folder: Path, gpus: list[str]) -> None:

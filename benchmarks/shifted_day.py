@@ -21,16 +21,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from flyball_api.names import FLYBALL_API_VERSION
+from flyball_api.energy_aware_job import (
+    EnergyAwareJob,
+    EnergyAwareJobSpec,
+    GpuRange,
+    Training,
+    read_energy_aware_job,
+)
+from flyball_api.writing import api_object
+from flyball_kube.resources import ENERGY_AWARE_JOBS
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.shifting import Signal
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.site import Site, SitePlan
+from flyball_testbed.workload.pods import simulated_trainer
 
 from tests.support.recorded_carbon import GRAMS_PER_KILOWATT_HOUR
 
-JOBS = f"/apis/{FLYBALL_API_VERSION}/namespaces/default/energyawarejobs"
+JOBS = ENERGY_AWARE_JOBS.path("default")
 FLEXIBLE_HOURS = 12
 WANTED_SHARE = 0.15
 STARTING_SECONDS = 15.0
@@ -65,29 +74,15 @@ def day_of_work(jobs: int) -> list[Work]:
 
 
 def manifest(name: str, iterations: int, until: datetime | None) -> Json:
-    environment = {
-        "DEVCLUSTER_MODEL_CLASS": "resnet50",
-        "DEVCLUSTER_GLOBAL_BATCH": str(BATCH),
-        "DEVCLUSTER_ITERATIONS": str(iterations),
-    }
-    trainer = {
-        "name": "trainer",
-        "image": "flyball.dev/simulated-trainer",
-        "env": [{"name": variable, "value": value} for variable, value in environment.items()],
-    }
-    return {
-        "apiVersion": FLYBALL_API_VERSION,
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "gpus": {"min": 1, "max": 1},
-            "training": {"globalBatchSize": BATCH, "iterations": iterations, "modelClass": "resnet50"},
-            "profileKey": "work",
-            "objective": "Time",
-            "template": {"spec": {"containers": [trainer]}},
-            **({} if until is None else {"flexibleUntil": until.isoformat()}),
-        },
-    }
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(1, 1),
+        training=Training(BATCH, iterations, model_class="resnet50"),
+        template={"spec": {"containers": [simulated_trainer("resnet50", BATCH, iterations)]}},
+        objective="Time",
+        profile_key="work",
+        flexible_until=until,
+    )
+    return api_object(ENERGY_AWARE_JOBS.kind, name, spec, namespace="default")
 
 
 def seconds_of_an_iteration() -> float:
@@ -108,30 +103,31 @@ def run_the_day(site: Site, work: list[Work], began: datetime, hour_seconds: flo
             until = now + timedelta(seconds=FLEXIBLE_HOURS * hour_seconds)
             api.create(JOBS, manifest(f"waits-{item.name}", iterations, until))
             api.create(JOBS, manifest(f"urgent-{item.name}", iterations, None))
-        jobs = api.list_objects(JOBS)
-        states = {raw["metadata"]["name"]: (raw.get("status") or {}).get("state") for raw in jobs}
+        jobs = map(read_energy_aware_job, api.list_objects(JOBS))
+        states = {job.name: job.status.state for job in jobs}
         put_off |= {name for name, state in states.items() if state == "WaitingForSignal"}
         if not ahead and all(state == "Succeeded" for state in states.values()):
             return put_off
         time.sleep(0.5)
 
 
-def outcome(jobs: list[Json], signal: Signal) -> Outcome:
+def outcome(jobs: list[EnergyAwareJob], signal: Signal) -> Outcome:
     grams = joules = 0.0
     late = {}
-    for raw in jobs:
-        status, energy = raw["status"], raw["status"]["energy"]
-        start, end = (datetime.fromisoformat(status[word]) for word in ("startTime", "completionTime"))
-        used = sum(entry["millijoules"] for entry in energy.get("incarnations") or ()) + energy["settledMillijoules"]
+    for job in jobs:
+        energy, start, end = job.status.energy, job.status.start_time, job.status.completion_time
+        if energy is None or start is None or end is None:
+            raise ValueError(f"the status of {job.name} has no energy, start or end: {job.status}")
+        used = sum(entry.millijoules for entry in energy.incarnations) + energy.settled_millijoules
         mean = signal.mean(start.timestamp(), max(1.0, (end - start).total_seconds()))
         if mean is None:
-            raise ValueError(f"the signal does not reach over {raw['metadata']['name']}, from {start} to {end}")
+            raise ValueError(f"the signal does not reach over {job.name}, from {start} to {end}")
         joules += used / 1e3
         grams += used / 1e3 / 3.6e6 * mean
-        until = raw["spec"].get("flexibleUntil")
-        over = 0.0 if until is None else (end - datetime.fromisoformat(until)).total_seconds()
+        until = job.spec.flexible_until
+        over = 0.0 if until is None else (end - until).total_seconds()
         if over > 0:
-            late[raw["metadata"]["name"]] = over
+            late[job.name] = over
     return Outcome(grams, joules / 3.6e6, late)
 
 
@@ -154,11 +150,10 @@ def main() -> int:
             file.write_text("\n".join(["time,gCO2/kWh", *rows]) + "\n")
             put_off = run_the_day(site, day_of_work(arguments.jobs), began, arguments.hour_seconds)
             time.sleep(5.0)  # what agents report after the end
-            jobs = site.cluster.api.list_objects(JOBS)
+            jobs = [read_energy_aware_job(raw) for raw in site.cluster.api.list_objects(JOBS)]
     signal = Signal.of(steps)
     waits, urgent = (
-        outcome([raw for raw in jobs if raw["metadata"]["name"].startswith(kind)], signal)
-        for kind in ("waits", "urgent")
+        outcome([job for job in jobs if job.name.startswith(kind)], signal) for kind in ("waits", "urgent")
     )
     saved = 1 - waits.grams / urgent.grams
     for name, found in (("at once", urgent), ("can wait", waits)):

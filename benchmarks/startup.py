@@ -16,80 +16,64 @@ import sys
 import sysconfig
 import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from flyball_api.names import DEFAULT_NAMESPACE, FLYBALL_API_VERSION, LEADER_LEASE
+from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatus, GpuRange, Training
+from flyball_api.gpu_node import Acknowledgement, GpuClocks, GpuNodeStatus, GpuReport, PowerLimits, gpu_node_object
+from flyball_api.grant import Grant, PowerBound
+from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.reading import JsonObject
+from flyball_api.values.conditions import StoredCondition
+from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from flyball_api.writing import api_object, to_json
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, LEASES, POWER_CAPS
 from flyball_testbed.controlplane.cluster import DevCluster
 
 TARGET_SECONDS = 15.0
-GROUP = f"/apis/{FLYBALL_API_VERSION}"
-JOBS = f"{GROUP}/namespaces/default/energyawarejobs"
-NOW = "2026-11-20T10:00:00Z"
+JOBS = ENERGY_AWARE_JOBS.path("default")
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def job(index: int) -> dict[str, Any]:
-    return {
-        "apiVersion": FLYBALL_API_VERSION,
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": f"job-{index:05d}", "namespace": "default"},
-        "spec": {
-            "gpus": {"min": 1, "max": 32},
-            "training": {"globalBatchSize": 1024, "iterations": 10_000 + index, "modelClass": "resnet50"},
-            "template": {"spec": {"containers": [{"name": "trainer", "image": "example.org/trainer"}]}},
-        },
-    }
+def job(index: int) -> JsonObject:
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(1, 32),
+        training=Training(1024, 10_000 + index, model_class="resnet50"),
+        template={"spec": {"containers": [{"name": "trainer", "image": "example.org/trainer"}]}},
+    )
+    return api_object(ENERGY_AWARE_JOBS.kind, f"job-{index:05d}", spec, namespace="default")
 
 
-def finished_status() -> dict[str, Any]:
-    condition = {"status": "True", "lastTransitionTime": NOW, "reason": "Succeeded", "message": "all ranks ended"}
-    return {"conditions": [{"type": "Succeeded", **condition}], "state": "Succeeded", "completionTime": NOW}
+def finished_status() -> JsonObject:
+    succeeded = StoredCondition("Succeeded", "True", "Succeeded", "all ranks ended", last_transition_time=NOW)
+    return to_json(EnergyAwareJobStatus(conditions=(succeeded,), state="Succeeded", completion_time=NOW))
 
 
-def gpu_node(name: str, labels: dict[str, str]) -> dict[str, Any]:
-    return {
-        "apiVersion": FLYBALL_API_VERSION,
-        "kind": "GPUNode",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "epoch": 1,
-            "generation": 1,
-            "leaseSeconds": 60,
-            "boundMilliwatts": 800_000,
-            "expectedMilliwatts": 464_000,
-            "committedMilliwatts": 3_200_000,
-            "committedExpectedMilliwatts": 3_200_000,
-        },
-    }
+def grant() -> Grant:
+    bound = PowerBound(NodeMilliwatts(800_000), NodeMilliwatts(464_000))
+    most = PowerBound(NodeMilliwatts(3_200_000), NodeMilliwatts(3_200_000))
+    return Grant(epoch=1, generation=1, lease_seconds=60, bound=bound, committed=most)
 
 
-def acknowledged_status() -> dict[str, Any]:
-    limits = {"minMilliwatts": 100_000, "maxMilliwatts": 400_000, "defaultMilliwatts": 400_000}
-    return {
-        "bootID": "boot",
-        "driverSession": "1",
-        "mode": "Granted",
-        "devices": [
-            {
-                "uuid": f"GPU-{uuid.uuid4()}",
-                "index": index,
-                "model": "NVIDIA-A100-SXM4-40GB",
-                "limits": {**limits, "requestedMilliwatts": 100_000, "enforcedMilliwatts": 100_000},
-                "clocksMegahertz": {"min": 210, "max": 1410, "step": 15},
-                "energyMillijoules": 1_000_000,
-                "powerMilliwatts": 58_000,
-            }
-            for index in range(8)
-        ],
-        "acknowledged": {
-            "epoch": 1,
-            "generation": 1,
-            "time": NOW,
-            "limitsMilliwatts": 800_000,
-            "bootID": "boot",
-            "driverSession": "1",
-        },
-    }
+def acknowledged_status() -> JsonObject:
+    least, most = MilliwattsPerGpu(100_000), MilliwattsPerGpu(400_000)
+    devices = tuple(
+        GpuReport(
+            uuid=f"GPU-{uuid.uuid4()}",
+            index=index,
+            model="NVIDIA-A100-SXM4-40GB",
+            limits=PowerLimits(least, most, most, requested_milliwatts=least, enforced_milliwatts=least),
+            clocks_megahertz=GpuClocks(210, 1410, 15),
+            energy_millijoules=1_000_000,
+            power_milliwatts=MilliwattsPerGpu(58_000),
+        )
+        for index in range(8)
+    )
+    acknowledged = Acknowledgement(1, 1, node_milliwatts(least, 8), "boot", "1", NOW)
+    return to_json(
+        GpuNodeStatus(boot_id="boot", driver_load="1", mode="Granted", devices=devices, acknowledged=acknowledged)
+    )
 
 
 def memory_megabytes(pid: int) -> float:
@@ -110,23 +94,21 @@ def fill(cluster: DevCluster, jobs: int, unfinished: int) -> None:
     api = cluster.api
     api.for_each(lambda index: api.create(JOBS, job(index)), range(jobs))
     api.for_each(
-        lambda index: api.patch(f"{JOBS}/job-{index:05d}/status", {"status": finished_status()}),
+        lambda index: api.patch(
+            ENERGY_AWARE_JOBS.path("default", f"job-{index:05d}", "status"), {"status": finished_status()}
+        ),
         range(unfinished, jobs),
     )
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in api.list_objects("/api/v1/nodes")}
-    api.for_each(lambda name: api.create(f"{GROUP}/gpunodes", gpu_node(name, labels[name])), labels)
-    api.for_each(lambda name: api.patch(f"{GROUP}/gpunodes/{name}/status", {"status": acknowledged_status()}), labels)
-    api.apply(
-        {
-            "apiVersion": FLYBALL_API_VERSION,
-            "kind": "PowerCap",
-            "metadata": {"name": "all"},
-            "spec": {"permilleOfMax": 700},
-        }
+    api.for_each(lambda name: api.create(GPU_NODES.path(), gpu_node_object(name, labels[name], grant())), labels)
+    api.for_each(
+        lambda name: api.patch(GPU_NODES.path(name=name, subresource="status"), {"status": acknowledged_status()}),
+        labels,
     )
+    api.apply(api_object(POWER_CAPS.kind, "all", PowerCapSpec(permille_of_max=700)))
     # As an operator leaves it that was stopped in order.
     api.create(
-        "/apis/coordination.k8s.io/v1/namespaces/flyball-system/leases",
+        LEASES.path(DEFAULT_NAMESPACE),
         {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",

@@ -18,15 +18,20 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.values.label_selector import LabelSelector
+from flyball_api.writing import api_object
 from flyball_cli.cluster.live_cluster import LiveCluster
 from flyball_cli.cluster.terminal_view.app import FlyballTop
 from flyball_cli.cluster.terminal_view.screens import WhyScreen
+from flyball_kube.resources import ENERGY_AWARE_JOBS, POWER_CAPS
 from flyball_kube.session import ApiSession
 from flyball_testbed.site import Site, SitePlan
 from PIL import Image
 from textual.pilot import Pilot
 
-from tests.support.site_bench import GROUP, Bench
+from tests.support.site_bench import Bench
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "flyball")
 NAMESPACE = "research"
@@ -46,19 +51,13 @@ def fill(site: Site) -> None:
     for place, node in enumerate(names):
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"row": "ab"[2 * place // len(names)]}}})
     full = site.plan.max_watts
-    for name, watts, spec in (
-        ("hall", int(full * 0.62), {}),
-        ("row-a", int(full * 0.4), {"nodeSelector": {"matchLabels": {"row": "a"}}}),
-        ("row-b", int(full * 0.3), {"nodeSelector": {"matchLabels": {"row": "b"}}, "enforcement": "Expected"}),
+    row_a, row_b = LabelSelector({"row": "a"}), LabelSelector({"row": "b"})
+    for name, cap in (
+        ("hall", PowerCapSpec(watts=int(full * 0.62))),
+        ("row-a", PowerCapSpec(watts=int(full * 0.4), node_selector=row_a)),
+        ("row-b", PowerCapSpec(watts=int(full * 0.3), node_selector=row_b, enforcement="Expected")),
     ):
-        api.apply(
-            {
-                "apiVersion": "flyball.dev/v1alpha1",
-                "kind": "PowerCap",
-                "metadata": {"name": name},
-                "spec": {"watts": watts, **spec},
-            }
-        )
+        api.apply(api_object(POWER_CAPS.kind, name, cap))
     soon = (datetime.now(UTC) + timedelta(minutes=80)).strftime("%Y-%m-%dT%H:%M:%SZ")
     bench = Bench(site, NAMESPACE)
     bench.submit("gpt2-wiki", gpus=(4, 16), iterations=60_000, model_class="gpt2", energy={"budgetKilojoules": 90_000})
@@ -69,8 +68,8 @@ def fill(site: Site) -> None:
     bench.submit("huge", gpus=(32, 32), iterations=3000, model_class="vgg16", batch=1024)
     bench.submit("rigid-eval", gpus=(8, 8), iterations=20_000, batch=512, priority=-1)
     api.wait_for(
-        f"{GROUP}/namespaces/{NAMESPACE}/energyawarejobs/huge",
-        lambda job: ((job or {}).get("status") or {}).get("state") == "Running",
+        ENERGY_AWARE_JOBS.path(NAMESPACE, "huge"),
+        lambda job: job is not None and read_energy_aware_job(job).status.state == "Running",
         timeout_seconds=PATIENCE_SECONDS,
     )
 

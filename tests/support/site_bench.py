@@ -11,6 +11,7 @@ from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site
+from flyball_testbed.workload.pods import simulated_trainer
 
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -32,16 +33,7 @@ def job_manifest(
     **spec: Any,
 ) -> Json:
     """An EnergyAwareJob whose pods train in the workload host."""
-    environment = {
-        "DEVCLUSTER_MODEL_CLASS": model_class,
-        "DEVCLUSTER_GLOBAL_BATCH": str(batch),
-        "DEVCLUSTER_ITERATIONS": str(iterations),
-    }
-    trainer = {
-        "name": "trainer",
-        "image": "flyball.dev/simulated-trainer",
-        "env": [{"name": key, "value": value} for key, value in environment.items()],
-    }
+    trainer = simulated_trainer(model_class, batch, iterations)
     return {
         "apiVersion": "flyball.dev/v1alpha1",
         "kind": "EnergyAwareJob",

@@ -41,6 +41,11 @@ class StoredCondition(ApiStruct, frozen=True):
         return self.status == "False"
 
 
+def has_condition(conditions: Iterable[StoredCondition], kind: str) -> bool:
+    """Whether the condition of this type is there with status True."""
+    return any(condition.type == kind and condition.is_true for condition in conditions)
+
+
 def merge_conditions(
     before: Iterable[StoredCondition], wanted: Iterable[Condition], generation: int | None, now: datetime
 ) -> tuple[StoredCondition, ...]:

@@ -13,7 +13,7 @@ from flyball_kube.resources import ENERGY_AWARE_JOBS
 from flyball_simulator.measured.throughputs import MODEL_CLASSES, ModelClass, measured_throughput, model_class
 from flyball_simulator.workloads.traces import TraceJob
 
-from flyball_testbed.workload.pods import GLOBAL_BATCH_VARIABLE, ITERATIONS_VARIABLE, MODEL_CLASS_VARIABLE
+from flyball_testbed.workload.pods import simulated_trainer
 
 LARGEST_JOB_GPUS = 32
 # Jobs on several GPUs have a batch that keeps each of them busy: eight that wait for each other would be of no use.
@@ -100,16 +100,7 @@ def _stretch(seed: int, traced: TraceJob, objective: str, most: int) -> tuple[in
 
 def job_spec(job: DemoJob, seconds_between_resizes: int) -> EnergyAwareJobSpec:
     """What the job's EnergyAwareJob asks for."""
-    environment = {
-        MODEL_CLASS_VARIABLE: job.model.name,
-        GLOBAL_BATCH_VARIABLE: str(job.global_batch_size),
-        ITERATIONS_VARIABLE: str(job.iterations),
-    }
-    trainer = {
-        "name": "trainer",
-        "image": "flyball.dev/simulated-trainer",
-        "env": [{"name": name, "value": value} for name, value in environment.items()],
-    }
+    trainer = simulated_trainer(job.model.name, job.global_batch_size, job.iterations)
     return EnergyAwareJobSpec(
         gpus=GpuRange(job.min_gpus, job.max_gpus),
         training=Training(job.global_batch_size, job.iterations, model_class=job.model.name),

@@ -29,6 +29,20 @@ IncarnationKey = tuple[str, int]
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 
 
+def simulated_trainer(model_class: str, global_batch_size: int, iterations: int) -> dict[str, Any]:
+    """A pod's container that trains as the workload host simulates it."""
+    environment = {
+        MODEL_CLASS_VARIABLE: model_class,
+        GLOBAL_BATCH_VARIABLE: str(global_batch_size),
+        ITERATIONS_VARIABLE: str(iterations),
+    }
+    return {
+        "name": "trainer",
+        "image": "flyball.dev/simulated-trainer",
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class MountedConfigMap:
     """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there.
