@@ -18,10 +18,10 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.energy_aware_job import JobEnergy, read_energy_aware_job
 from flyball_api.power_cap import PowerCapSpec
 from flyball_api.values.label_selector import LabelSelector
-from flyball_api.writing import api_object
+from flyball_api.writing import api_object, to_json
 from flyball_cli.cluster.live_cluster import LiveCluster
 from flyball_cli.cluster.terminal_view.app import FlyballTop
 from flyball_cli.cluster.terminal_view.screens import WhyScreen
@@ -60,7 +60,8 @@ def fill(site: Site) -> None:
         api.apply(api_object(POWER_CAPS.kind, name, cap))
     soon = (datetime.now(UTC) + timedelta(minutes=80)).strftime("%Y-%m-%dT%H:%M:%SZ")
     bench = Bench(site, NAMESPACE)
-    bench.submit("gpt2-wiki", gpus=(4, 16), iterations=60_000, model_class="gpt2", energy={"budgetKilojoules": 90_000})
+    energy = to_json(JobEnergy(budget_kilojoules=90_000))
+    bench.submit("gpt2-wiki", gpus=(4, 16), iterations=60_000, model_class="gpt2", energy=energy)
     bench.submit("bert-large", gpus=(4, 8), iterations=40_000, model_class="bert", objective="Energy")
     bench.submit("resnet-a", gpus=(1, 8), iterations=200_000, batch=512, objective="Time", deadline=soon)
     bench.submit("resnet-b", gpus=(1, 8), iterations=100_000, batch=512)

@@ -9,59 +9,58 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import Any
 
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobSpec, GpuRange, Training, read_energy_aware_job
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.reading import JsonObject
+from flyball_api.values.units import MILLIWATTS_PER_WATT
+from flyball_api.writing import api_object
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES
 from flyball_kube.session import ApiSession
 
-GROUP = "/apis/flyball.dev/v1alpha1"
 NAME = "flyball-installation-test"
 
 
-def job(namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "flyball.dev/v1alpha1",
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "spec": {
-            "suspend": True,
-            "gpus": {"min": 1, "max": 1},
-            "training": {"globalBatchSize": 1},
-            "template": {"spec": {"containers": [{"name": "trainer", "image": "none"}]}},
-        },
-    }
+def job(namespace: str) -> JsonObject:
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(1, 1),
+        training=Training(1),
+        template={"spec": {"containers": [{"name": "trainer", "image": "none"}]}},
+        suspend=True,
+    )
+    return api_object(ENERGY_AWARE_JOBS.kind, NAME, spec, namespace=namespace)
 
 
-def answer(found: dict[str, Any]) -> str:
-    """What the operator says of the job; empty as long as it says nothing of this job."""
-    status = found.get("status") or {}
-    if status.get("observedGeneration") != found["metadata"]["generation"]:
+def answer(found: EnergyAwareJob) -> str:
+    """Why the job waits, as the operator has written it; empty as long as it has written nothing of this job."""
+    admitted = found.conditions.get("Admitted")
+    if admitted is None or found.status.observed_generation != found.generation:
         return ""
-    admitted = [item for item in status.get("conditions") or () if item["type"] == "Admitted"]
-    return f"{admitted[0]['reason']}: {admitted[0].get('message', '')}" if admitted else ""
+    return f"{admitted.reason}: {admitted.message}"
 
 
-def tell_nodes(nodes: list[dict[str, Any]]) -> None:
+def tell_nodes(nodes: list[GpuNode]) -> None:
     for node in nodes:
-        status = node.get("status") or {}
-        acknowledged = (status.get("acknowledged") or {}).get("limitsMilliwatts")
-        limits = "nothing acknowledged yet" if acknowledged is None else f"{acknowledged / 1000:.0f} W acknowledged"
-        print(f"  {node['metadata']['name']}: {status.get('mode', 'no agent yet')}, {limits}")
+        acknowledged, limits = node.acknowledged, "nothing acknowledged yet"
+        if acknowledged is not None:
+            limits = f"{acknowledged.limits_milliwatts / MILLIWATTS_PER_WATT:.0f} W acknowledged"
+        print(f"  {node.name}: {node.status.mode or 'no agent yet'}, {limits}")
 
 
 async def check(api: ApiSession, namespace: str, timeout_seconds: float) -> int:
     """Run the test; its exit status."""
-    jobs = f"{GROUP}/namespaces/{namespace}/energyawarejobs"
+    path = ENERGY_AWARE_JOBS.path(namespace, NAME)
     try:
-        await api.delete(f"{jobs}/{NAME}")  # of a test that was killed
+        await api.delete(path)  # of a test that was killed
     except ApiError as error:
         if error.status != 404:
             raise
-    await api.create(jobs, job(namespace))
+    await api.create(ENERGY_AWARE_JOBS.path(namespace), job(namespace))
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
-                answered = answer(await api.get(f"{jobs}/{NAME}"))
+                answered = answer(read_energy_aware_job(await api.get(path)))
                 if answered:
                     break
                 await asyncio.sleep(0.5)
@@ -73,9 +72,9 @@ async def check(api: ApiSession, namespace: str, timeout_seconds: float) -> int:
         )
         return 1
     finally:
-        await api.delete(f"{jobs}/{NAME}")
+        await api.delete(path)
     print(f"the operator answers: {answered}")
-    nodes = (await api.get(f"{GROUP}/gpunodes"))["items"]
+    nodes = [read_gpu_node(raw) for raw in (await api.get(GPU_NODES.path()))["items"]]
     print(f"{len(nodes)} GPU nodes:")
     tell_nodes(nodes)
     return 0
