@@ -25,6 +25,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 # A path of this repository has a folder or an ending that only files have here.
 PATH = re.compile(r"[\w.-]+(/[\w.-]+)*(/|\.(py|pyi|md|yaml|yml|csv|json|toml|jinja|c|txt))|[\w-]+(/[\w.-]+)+")
+# The command, as it is or as kubectl's plugin.
+COMMAND = re.compile(r"(kubectl )?flyball (?=[a-z]|--)")
 # What documents speak of that stands in no repository: other machines' paths, files that are made, other projects' names.
 ELSEWHERE = re.compile(
     r"^(out|hw|j|s)/|^(report|result|comparison|frontier)\.json$|^train\.py$|^[\w-]+\.(csv|yaml|json)$"
@@ -128,11 +130,11 @@ def commands() -> Iterator[tuple[str, str, list[str]]]:
     """(document, command, its words) of each `flyball ...` in the documents, and of each option named with it."""
     for document in DOCUMENTS:
         text = document.read_text()
-        lines = [code for code in CODE.findall(FENCE.sub("", text)) if code.startswith("flyball ")]
+        lines = [code for code in CODE.findall(FENCE.sub("", text)) if COMMAND.match(code)]
         joined = text.replace("\\\n", " ")
-        lines += [line.strip("$ ") for line in joined.splitlines() if re.match(r"\$? *flyball [a-z]", line)]
+        lines += [line.strip("$ ") for line in joined.splitlines() if COMMAND.match(line.strip("$ "))]
         for line in lines:
-            yield ids(document), line, line.partition(" #")[0].split()[1:]
+            yield ids(document), line, COMMAND.sub("", line.partition(" #")[0], count=1).split()
 
 
 def test_commands_that_are_named_exist_with_their_options() -> None:
@@ -146,7 +148,7 @@ def test_commands_that_are_named_exist_with_their_options() -> None:
             wrong.append((document, line))
         flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         own = words[: words.index("--")] if "--" in words else words
-        given = {word.partition("=")[0] for word in own if re.fullmatch(r"--[a-z-]+(=.*)?", word)}
+        given = {word.partition("=")[0] for word in own if re.fullmatch(r"--[a-z0-9-]+(=.*)?", word)}
         if given - flags - {"--help"}:
             wrong.append((document, f"{line}: {sorted(given - flags)}"))
     assert wrong == []
