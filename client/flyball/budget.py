@@ -15,7 +15,7 @@ class Budget:
 
     `kilojoules` is what it may use (`energy.budgetKilojoules`; None: as much as it needs), `used_kilojoules` what it has
     used: what was counted of it when it was started, and since then what this pod's GPUs have used, by the agent's last
-    word, times the pods that there are. `due` is when it is to be done: its deadline, or the end of the time for which it
+    answer, times the pods that there are. `due` is when it is to be done: its deadline, or the end of the time for which it
     may be put off.
     """
 
@@ -25,7 +25,7 @@ class Budget:
 
     @classmethod
     def of(cls, section: BudgetSection, pod_millijoules: int | None) -> Budget:
-        """What was said at the start, after each pod has used so much."""
+        """The budget that the environment gave at the start, with what this pod has used since counted for each pod."""
         used = None
         if section.used_kilojoules is not None and pod_millijoules is not None:
             used = section.used_kilojoules + section.pods * pod_millijoules / 1e6

@@ -117,7 +117,7 @@ class Stopping:
             elif self._rank == 0:
                 self._after = self._agree(values, iteration) if self._asked else None
             elif promised is not None and iteration >= promised:
-                self._after = self._hear(values, iteration)
+                self._after = self._wait_for_decision(values, iteration)
         return self._after is not None and iteration >= self._after
 
     def _agree(self, values: SharedValues, iteration: int) -> int:
@@ -137,8 +137,8 @@ class Stopping:
             return iteration
         return after
 
-    def _hear(self, values: SharedValues, iteration: int) -> int:
-        """What rank 0 says; this step where it says nothing."""
+    def _wait_for_decision(self, values: SharedValues, iteration: int) -> int:
+        """After which step all stop, as rank 0 has decided; this one where no decision comes."""
         try:
             after = values.wait("after", 2 * ANSWER_SECONDS, self._monotonic)
         except OSError:

@@ -21,7 +21,7 @@ class Leader(ApiStruct, frozen=True):
     duration_seconds: int | None = None
 
     def silent_at(self, now: datetime) -> bool:
-        """Whether nobody leads at `now`, as far as the clock that wrote the renewal agrees with the one of `now`."""
+        """Whether the Lease has no holder, or has run out by `now` (whose clock may differ from its holder's)."""
         if not self.holder or self.renewed is None:
             return True
         return (now - self.renewed).total_seconds() > (self.duration_seconds or 0)

@@ -16,7 +16,7 @@ MAX_REASON_LENGTH = 1000
 
 
 class InvalidRequest(ValueError):
-    """What nobody can plan; the message names the row or the field, and says what would be right."""
+    """A request for which there can be no plan; the message names the row or field and what would be right there."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message[:MAX_REASON_LENGTH])

@@ -27,7 +27,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why nobody can plan this; asked again, the answer is the same."""
+    """Why there is no plan for a request; it will be the same when it is asked for again."""
 
     reason: str
 

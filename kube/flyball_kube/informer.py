@@ -222,7 +222,7 @@ class Informer(Generic[T]):
         self._seen_version = version
 
     def _did_without(self, error: ApiError) -> bool:
-        """Whether the server does not know a resource that can be done without, which is said once."""
+        """Whether the server knows no such resource, and it is not required; logged once. The copy then is empty."""
         if self._required:
             return False
         if not error.not_found:

@@ -58,7 +58,7 @@ class PageOptions:
 
     @property
     def open_to_anybody(self) -> bool:
-        """Other machines reach it, and nobody is asked who they are."""
+        """Whether other machines can read the page without authentication."""
         return self.address not in LOOPBACK_ADDRESSES and not self.authenticate
 
     @property

@@ -37,7 +37,7 @@ def own_pipeline(
     profile: str = "",
     look_beside: Callable[[Callable[[], None]], None] = lambda look: None,
 ) -> Pipeline:
-    """The pipeline as this process takes part in it; one without a plan or a clock where they are not known, or wrong.
+    """The pipeline that this process is a stage of; without a plan or a clock where they are missing or cannot be used.
 
     With `measure` it runs by no plan, and measures the stage at these clocks into the folder `profile`. Raises ValueError
     where what is to be measured cannot be meant. Where the job's `spec.pipeline` says so it does the same as long as there

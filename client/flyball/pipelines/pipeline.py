@@ -175,7 +175,7 @@ class Pipeline:
         return slower
 
     def _slowed_degree(self) -> float:
-        """How much longer the iteration becomes by a stage of another replica, as that has told since it began."""
+        """How much longer the iteration becomes by a slow stage of another replica, as that has reported in it."""
         found = self._shared_degree.found(self._iteration) if self._replicas > 1 and self._iteration > 0 else None
         # Where all become slower, as under a cap that falls, nobody waits for anybody.
         return 1.0 if found is None or found[0] == self._replica else found[2] / self._slow_stage.possible_degree
@@ -258,7 +258,7 @@ class Pipeline:
         self._scaled = 0.0, self._began
 
     def _paces(self) -> dict[int, float]:
-        """How long each replica would have taken by the fastest plan, had it waited for nobody."""
+        """How long each replica would have taken by the fastest plan without waiting for the others, in seconds."""
         paces: dict[int, float] = {}
         # The first iteration says nothing: it begins when each process does, and has what is done once in it.
         for replica in range(self._replicas) if self._replicas > 1 and self._iteration > 0 else ():
@@ -268,7 +268,7 @@ class Pipeline:
         return paces
 
     def _found_degree(self, paces: Mapping[int, float]) -> float:
-        """How much longer the slowest replica takes than this one would if it waited for nobody."""
+        """How much longer the slowest replica takes than this one would without waiting for it."""
         own = paces.get(self._replica, 0.0)
         by_paces = max(paces.values()) / own if own > 0 else 1.0
         # One that became slower within this iteration, and was waited for, will take longer in all of the next.

@@ -1,4 +1,4 @@
-"""Which pod templates can be worked with: those no deeper and no larger than a pod's can be in earnest."""
+"""Bounds on a job's pod template: one that is nested deeper or is larger than any real pod's is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_TEMPLATE_PARTS = 10_000
 
 
 def problem_of_template(template: Any) -> str:
-    """Why nothing can be done with a pod template; empty: something may."""
+    """Why a pod template is refused; empty where it is not."""
     if is_larger(template, MOST_TEMPLATE_PARTS):
         return f"spec.template has more than {MOST_TEMPLATE_PARTS:,} fields and entries, which no pod's template has"
     if is_deeper(template, DEEPEST_TEMPLATE):

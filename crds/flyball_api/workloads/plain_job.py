@@ -124,7 +124,7 @@ def _unreadable(text: str) -> str:
 
 
 def _left_to(metadata: Metadata, spec: _Spec) -> str:
-    """Who else says when the Job runs: what controls it, a queue of Kueue's, another Job controller; or nobody asked."""
+    """Who else decides when the Job runs: its owner, Kueue, another Job controller; empty: nobody but Flyball."""
     if metadata.labels.get(LABEL_ADMISSION) != ADMISSION_BY_POWER:
         return "its owner"
     if metadata.owner_references:

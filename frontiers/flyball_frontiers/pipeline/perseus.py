@@ -94,7 +94,7 @@ class PerseusPlanner:
         return self.replicas * self.graph.gpus * self.blocking_power_watts
 
     def frontier(self, points: int = 200, progress: Progress | None = None) -> Frontier[PipelinePlan]:
-        """`points` exact points over [t_min, t_star], both ends included; one where they coincide.
+        """The frontier by so many exact points from t_min to t_star, both included; one where these are the same.
 
         They are spread evenly along the curve, measured in shares of its whole range in time and, `ENERGY_WEIGHT` times,
         in energy: where a little time costs much energy they stand close. `progress` is told how many of them are
@@ -269,4 +269,4 @@ def _along(plans: Sequence[RelaxedPlan]) -> Floats:
 
 
 def _no_progress(done: int, of: int) -> None:
-    """Progress that nobody wants to see."""
+    """Stands for a caller that follows no progress."""

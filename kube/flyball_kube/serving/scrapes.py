@@ -1,4 +1,4 @@
-"""Answers scrapes: each is made anew, and whoever asks too often gets the last one."""
+"""Answers scrapes of metrics: each is made anew, but one that comes too soon gets the last one again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GZIP_WINDOW = 31  # zlib's word for gzip with the largest window
 
 
 class Scrapes:
-    """The scrapes of one process: one is made anew as long as `bucket` has a token for it."""
+    """Makes one process' answers to scrapes: anew while `bucket` has a token, else the last one again."""
 
     def __init__(self, bucket: TokenBucket) -> None:
         self._bucket = bucket

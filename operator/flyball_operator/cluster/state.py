@@ -63,10 +63,10 @@ def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuo
             yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
 
 
-def latest_refusals(words: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:
-    """The Job controller's last word on each batch Job of `batch_uids`."""
+def latest_refusals(events: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:
+    """The Job controller's latest Event on each batch Job of `batch_uids` whose pods were refused."""
     latest: dict[str, PodsRefused] = {}
-    for item in words:
+    for item in events:
         known = latest.get(item.batch_uid)
         if item.batch_uid in batch_uids and (known is None or item.time >= known.time):
             latest[item.batch_uid] = item

@@ -82,7 +82,7 @@ def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
 
 
 def _asked_of_cap(cap: PowerCap) -> object:
-    """What somebody wants of a cap; not what the operator says of it."""
+    """What people want of a cap: all that the operator does not write."""
     return cap.uid, cap.spec, cap.metadata.deletion_timestamp
 
 
@@ -92,12 +92,12 @@ def _asked_of_brake(brake: PowerBrake) -> object:
 
 
 def _drawn_by_node(node: NodeView) -> object:
-    """What says of a Node that its GPUs may stand at other limits than was known, or under another cap."""
+    """What of a Node, when it changes, may put its GPUs to other limits than were known, or under another cap."""
     return node.uid, node.boot_id, node.ready, node.gpus, node.hidden_gpus, node.labels
 
 
 def _drawn_by_gpus(gpu_node: GpuNode) -> object:
-    """What says of a GPUNode that its GPUs may stand at more than was acknowledged."""
+    """What of a GPUNode, when it changes, may show that its GPUs have higher limits than were acknowledged."""
     healthy = sum(gpu.healthy for gpu in gpu_node.gpus)
     return gpu_node.metadata.uid, gpu_node.session, gpu_node.read_back_since_milliwatts, len(gpu_node.gpus), healthy
 

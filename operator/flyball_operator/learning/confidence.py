@@ -29,7 +29,7 @@ MAX_CLASS_BANDS = 5000
 
 
 class PaceBands:
-    """Between which shares of what a job's model says an iteration takes, with nine chances in ten each.
+    """Bands within which the time of an iteration is in nine cases of ten, as shares of what the job's model predicts.
 
     Each is worked out once, for a fit or for a model class, at a place.
     """

@@ -270,7 +270,7 @@ class Learner:
     def pace_band(
         self, job: EnergyAwareJob, gpu_model: GpuModel, gpus: int, nodes: int, clock_megahertz: int
     ) -> PaceBand | None:
-        """Between which shares of what the job's model says an iteration takes there, with nine chances in ten each.
+        """Within which shares of what the job's model predicts an iteration takes there in nine cases of ten.
 
         None where the model has no answer. Worked out once for each fit and place.
         """

@@ -98,7 +98,7 @@ class PowerWrites(Writer):
         return await self._write(f"{change.action.name.lower().partition('_')[0]}-deletion", resource, patch)
 
     async def _kind_goes(self, resource: Resource) -> bool:
-        """Whether the resource's CRD is being deleted, and every object of it with it, which nobody may have meant."""
+        """Whether the kind's CRD is being deleted, which takes every object of it along, meant or not."""
         crd = await self._session.get(CRDS.path(name=f"{resource.plural}.{resource.group}"))
         return crd["metadata"].get("deletionTimestamp") is not None
 

@@ -83,7 +83,7 @@ class Explainer:
         return f"{step} would cost {joules_text(joules / gain)} for a second saved, the going price is {price}{also}"
 
     def _full_cap(self, candidate: Candidate) -> str | None:
-        """A cap over a job that its jobs' base clocks use up, so that nobody could grow whatever a second were worth."""
+        """A cap over the job that the base clocks of all jobs under it use up; None: each leaves something."""
         full = (cap for cap, _ in candidate.contribution if self._state.slack[BASE][cap] <= 0)
         return next((self._state.accounts[cap].constraint.name for cap in full), None)
 

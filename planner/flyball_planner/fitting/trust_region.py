@@ -257,7 +257,7 @@ def _to_bound(point: Array, step: Array, low: Array, high: Array) -> tuple[float
 
 
 def _to_radius(begin: Array, step: Array, radius: float) -> float:
-    """The multiple of a step that, from `begin` within the radius, comes to it."""
+    """How often a step can be taken, from a point `begin` within the radius, until it is at the radius."""
     square, half, rest = float(step.dot(step)), float(begin.dot(step)), float(begin.dot(begin)) - radius**2
     root = math.sqrt(half * half - square * min(rest, 0.0))
     far = -(half + math.copysign(root, half))

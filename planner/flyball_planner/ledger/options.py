@@ -183,7 +183,7 @@ class OptionBook:
         return nodes
 
     def _note_rung(self, missing: dict[int, list[tuple[int, int, int]]], variant: int, rung: int) -> None:
-        """Every job's option at this rung in the usual shape, noted once."""
+        """Note what is missing of all jobs' options at this rung of their sizes, each on as few nodes as possible; once."""
         if (variant, rung) in self._rungs_noted:
             return
         self._rungs_noted.add((variant, rung))

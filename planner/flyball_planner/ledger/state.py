@@ -102,7 +102,7 @@ def base_over_admission_speed(option: Option) -> float:
 
 
 class PlanState:
-    """Counts of GPUs and watts; every test here is a few additions, whatever the size of the cluster."""
+    """What a plan has given out so far, as counts of GPUs and watts: a test is a few additions in a cluster of any size."""
 
     def __init__(self, pools: Sequence[Pool], accounts: Sequence[CapAccount], book: OptionBook) -> None:
         self.pools = pools

@@ -68,7 +68,7 @@ def _ends(workspace: Workspace, clocks: Mapping[int, int]) -> list[tuple[float, 
 
 
 def _has_an_end(candidate: Candidate) -> bool:
-    """Whether the job says how long it is, and is not beyond that (its remaining iterations are at least one)."""
+    """Whether the job's length is given and not passed: the remaining iterations of one that is passed count as one."""
     remaining = candidate.job.remaining_iterations
     return remaining is not None and remaining > 1.0
 

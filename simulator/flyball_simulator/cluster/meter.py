@@ -48,12 +48,12 @@ class Meter:
 
     @property
     def idle_watts(self) -> float:
-        """Of the GPUs that nobody has, on nodes that are up."""
+        """What the GPUs draw that no job has, on nodes that are on."""
         return (self.powered_nodes * self.gpus_per_node - self.busy_gpus) * self.idle_gpu_watts
 
     @property
     def gpu_watts(self) -> float:
-        """Of all GPUs: what a cap counts."""
+        """What all GPUs draw, which is what a cap counts."""
         return self.busy_watts + self.idle_watts
 
     @property

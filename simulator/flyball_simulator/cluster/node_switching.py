@@ -79,7 +79,7 @@ class NodeSwitching:
         return self._emptied[node] != version
 
     def fail(self, node: int) -> None:
-        """A node that nobody is on any more is gone: it draws nothing, and cannot be booted."""
+        """Lose a node, whose jobs have left it: it draws nothing, and cannot be booted."""
         if self._on[node]:
             self._on[node] = False
             self._meter.powered_nodes -= 1
@@ -87,7 +87,7 @@ class NodeSwitching:
             self._emptied[node] += 1
 
     def repair(self, node: int, now: float) -> None:
-        """The node is there again: off where empty nodes are off, else it boots."""
+        """Bring a lost node back: off where empty nodes are off, else it boots."""
         if not self._switches:
             self._on[node] = True
             self._ready_at[node] = now + self._settings.boot_seconds

@@ -56,7 +56,7 @@ class TraceFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
+        """The columns of the trace from which jobs are made, in the order id, submission, duration, GPUs."""
         return tuple(name for name in (self.job_id, self.submission, self.duration, self.gpus) if name is not None)
 
 

@@ -245,7 +245,7 @@ def _sequential(pipeline: ModelledPipeline, key: tuple[int, str], clocks: Sequen
 def _measured(
     pipeline: ModelledPipeline, strategy: Strategy, partition: Partition, search: PartitionSearch
 ) -> dict[KernelSchedule, Any]:
-    """What a strategy knows of a partition: the schedules it may run, with their measurements."""
+    """The schedules of a partition that a strategy may choose from, with their measurements."""
     if strategy is Strategy.JOINT:
         return {sample.schedule: sample.measurement for sample in search.samples}
     allowed: list[KernelSchedule] = []

@@ -67,7 +67,7 @@ def _by_rank(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def _tail(text: str) -> str:
-    """The end of a container's last words, where it says what went wrong."""
+    """The end of what a container wrote last, cut to what a status may have: there stands what went wrong."""
     words = " ".join(text.split())
     return words if len(words) <= MAX_MESSAGE_LENGTH else "..." + words[3 - MAX_MESSAGE_LENGTH :]
 

@@ -90,8 +90,10 @@ def add_energy(progress: JobProgress, reports: Iterable[tuple[str, PodReport]]) 
 
 
 def _settle(progress: JobProgress, reported: set[int], incarnation: int) -> JobProgress:
-    """The progress with those incarnations settled, from the oldest on, that came before `incarnation` and that nobody
-    reports any more: a total can rise until its agent has dropped it."""
+    """Add the energy of earlier incarnations that no agent reports any more to what is settled, from the oldest on.
+
+    Until its agent has dropped it a total can still rise.
+    """
     entries, settled, last = dict(progress.open_millijoules), progress.settled_millijoules, progress.settled_incarnation
     numbers = {key: _incarnation_of(key) or 0 for key in entries}
     if all(number >= incarnation for number in numbers.values()):

@@ -50,7 +50,7 @@ def kilojoules_text(value: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Never with an exponent, which nobody reads in a column."""
+    """The number with three digits, without an exponent: it stands in a column that people read."""
     if 0 < value < LEAST_SHOWN:
         return f"<{LEAST_SHOWN:g}"
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

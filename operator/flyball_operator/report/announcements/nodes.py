@@ -95,6 +95,6 @@ def unreadable_part_announcement(problem: str) -> Announcement:
 
 
 def refused_grant_announcement(message: str) -> Announcement:
-    """The Event of a node whose grant the API server refuses for what it says of the jobs there."""
+    """The Event of a node whose grant the API server refuses because of the entries for its jobs."""
     note = f"the API server refuses the grant of the jobs here; all their GPUs get the smallest limit: {message}"
     return Announcement("GrantRefused", note, "Grant", warning=True)
