@@ -128,6 +128,54 @@ class _WakeByContent(Generic[Watched]):
         (self._wake_for_content if changed else self._wake)()
 
 
+def _name(raw: JsonObject) -> str:
+    return str(raw["metadata"]["name"])
+
+
+class _Copies:
+    """Makes the local copies, each by what it is needed for; any change of one wakes, unless it has its own `on_change`."""
+
+    def __init__(self, session: ApiSession, wake: Callable[[], None], on_rewound: Callable[[], None]) -> None:
+        self._session = session
+        self._wake = wake
+        self._on_rewound = on_rewound
+
+    def _on_any_change(self, key: str) -> None:
+        self._wake()
+
+    def of_claims(
+        self,
+        resource: Resource,
+        read: Callable[[JsonObject], Watched],
+        on_change: Callable[[str], None] | None = None,
+    ) -> Informer[Watched]:
+        """A copy that claims rest on."""
+        return Informer(
+            self._session,
+            resource,
+            read,
+            on_change=on_change or self._on_any_change,
+            on_rewound=self._on_rewound,
+            patience=PATIENCE_FOR_CLAIMS,
+        )
+
+    def required(
+        self,
+        resource: Resource,
+        read: Callable[[JsonObject], Watched],
+        on_change: Callable[[str], None] | None = None,
+        **selectors: str,
+    ) -> Informer[Watched]:
+        """A copy without which no cycle begins."""
+        return Informer(self._session, resource, read, on_change=on_change or self._on_any_change, params=selectors)
+
+    def optional(
+        self, resource: Resource, read: Callable[[JsonObject], Watched], **selectors: str
+    ) -> Informer[Watched]:
+        """A copy that a cycle can do without."""
+        return Informer(self._session, resource, read, on_change=self._on_any_change, params=selectors, required=False)
+
+
 class Watches:
     """The informers; `wake` is called at each change.
 
@@ -153,70 +201,28 @@ class Watches:
     ) -> None:
         self._server_clock = session.server_clock
 
-        def on_change(key: str) -> None:
-            wake()
-
-        def of_claims(
-            resource: Resource, read: Callable[[JsonObject], Watched], on_change: Callable[[str], None]
-        ) -> Informer[Watched]:
-            """A copy that claims rest on."""
-            return Informer(
-                session, resource, read, on_change=on_change, patience=PATIENCE_FOR_CLAIMS, on_rewound=on_rewound
-            )
-
+        copies = _Copies(session, wake, on_rewound)
         on_cap = _WakeByContent(_asked_of_cap, lambda key: self.caps.get(key), wake_at_once or wake, wake)
         on_brake = _WakeByContent(_asked_of_brake, lambda key: self.brakes.get(key), wake_at_once or wake, wake)
         on_node = _WakeByContent(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon or wake, wake)
         on_gpu_node = _WakeByContent(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon or wake, wake)
-        self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
-        self.caps = of_claims(POWER_CAPS, logging_problems(read_power_cap), on_cap)
-        self.brakes = of_claims(POWER_BRAKES, read_power_brake, on_brake)
-        self.brake_acknowledgements = of_claims(BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change)
-        self.gpu_nodes = of_claims(GPU_NODES, logging_problems(read_gpu_node), on_gpu_node)
-        self.nodes = of_claims(NODES, partial(read_node, gpu_resources=gpu_resources), on_node)
+        self.jobs = copies.required(ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job))
+        self.caps = copies.of_claims(POWER_CAPS, logging_problems(read_power_cap), on_cap)
+        self.brakes = copies.of_claims(POWER_BRAKES, read_power_brake, on_brake)
+        self.brake_acknowledgements = copies.of_claims(BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement)
+        self.gpu_nodes = copies.of_claims(GPU_NODES, logging_problems(read_gpu_node), on_gpu_node)
+        self.nodes = copies.of_claims(NODES, partial(read_node, gpu_resources=gpu_resources), on_node)
         self._node_uses = NodeUses(gpu_resources)
         self._followed: dict[str, PodView | NodeUse] = {}  # the pods that a cycle goes by, as it was asked for last
-        self.pods: Informer[PodView | NodeUse] = Informer(session, PODS, self._node_uses.read, on_change=self._on_pod)
-        self.incarnations = Informer(
-            session, JOBS, read_incarnation, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
-        )
-        self.services = Informer(
-            session, SERVICES, read_service, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
-        )
-        self.pods_refused = Informer(
-            session,
-            CORE_EVENTS,
-            read_pods_refused,
-            on_change=on_change,
-            params={"fieldSelector": PODS_REFUSED_SELECTOR},
-            required=False,
-        )
-        self.quotas = Informer(
-            session,
-            RESOURCE_QUOTAS,
-            partial(read_gpu_quotas, gpu_resources=gpu_resources),
-            on_change=on_change,
-            required=False,
-        )
-        self.plain_jobs = Informer(
-            session,
-            JOBS,
-            partial(read_plain_job, gpu_resources=gpu_resources),
-            on_change=on_change,
-            params={"labelSelector": LABEL_ADMISSION},
-            required=False,
-        )
-        self.energy_quotas = Informer(
-            session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change, required=False
-        )
-        self.observed_namespaces = Informer(
-            session,
-            NAMESPACES,
-            lambda raw: str(raw["metadata"]["name"]),
-            on_change=on_change,
-            params={"labelSelector": f"{LABEL_MODE}={MODE_OBSERVE}"},
-            required=False,
-        )
+        self.pods: Informer[PodView | NodeUse] = copies.required(PODS, self._node_uses.read, self._on_pod)
+        self.incarnations = copies.required(JOBS, read_incarnation, labelSelector=LABEL_JOB_UID)
+        self.services = copies.required(SERVICES, read_service, labelSelector=LABEL_JOB_UID)
+        self.pods_refused = copies.optional(CORE_EVENTS, read_pods_refused, fieldSelector=PODS_REFUSED_SELECTOR)
+        self.quotas = copies.optional(RESOURCE_QUOTAS, partial(read_gpu_quotas, gpu_resources=gpu_resources))
+        read_waiting = partial(read_plain_job, gpu_resources=gpu_resources)
+        self.plain_jobs = copies.optional(JOBS, read_waiting, labelSelector=LABEL_ADMISSION)
+        self.energy_quotas = copies.optional(ENERGY_QUOTAS, logging_problems(read_energy_quota))
+        self.observed_namespaces = copies.optional(NAMESPACES, _name, labelSelector=f"{LABEL_MODE}={MODE_OBSERVE}")
         self._wake = wake
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
