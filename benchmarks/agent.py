@@ -67,20 +67,10 @@ class Api:
 
     def __init__(self, uuids: list[str], gpus_a_pod: int, pods: int = PODS) -> None:
         each = MilliwattsPerGpu(300_000)
+        of_pods = [(f"job-{pod}", f"job-uid-{pod}", 1, f"job-{pod}-0", gpus_a_pod, each) for pod in range(pods)]
         jobs = tuple(
-            JobGrant(
-                "research",
-                f"job-{pod}",
-                f"job-uid-{pod}",
-                1,
-                f"job-{pod}-0",
-                gpus_a_pod,
-                each,
-                0,
-                1200,
-                f"pod-uid-{pod}",
-            )
-            for pod in range(pods)
+            JobGrant("research", *of_pod, clock_max_megahertz=1200, pod_uid=f"pod-uid-{pod}")
+            for pod, of_pod in enumerate(of_pods)
         )
         spec = grant_spec(Grant(1, 1, 30, PowerBound(node_milliwatts(each, len(uuids))), jobs=jobs))
         self._gpu_node = {"metadata": {"name": NODE, "uid": "u", "resourceVersion": "1"}, "spec": spec}
