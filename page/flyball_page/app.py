@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Annotated, Protocol
 
-from fastapi import Depends, FastAPI, Path, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_kube.errors import ApiError, ApiUnreachable
@@ -119,6 +119,57 @@ def make_app(
     headers = SECURITY_HEADERS | {"Content-Security-Policy": content_policy(static["index.html"].content)}
     rate = TokenBucket(max_requests_per_second, 2 * max_requests_per_second)
     app.add_middleware(Border, rate=rate, hosts=hosts, headers=headers)
+    app.include_router(file_routes(static))
+    app.include_router(probe_routes(documents))
+    app.include_router(document_routes(documents, find_viewer))
+    for kind in REFUSED:
+        app.add_exception_handler(kind, answer_error)
+    return app
+
+
+def file_routes(static: Mapping[str, StaticFile]) -> APIRouter:
+    """The page itself: its document, and the files that this loads."""
+    routes = APIRouter()
+
+    def answer(request: Request, name: str) -> Response:
+        file = static.get(name)
+        if file is None:
+            raise HTTPException(404, "there is no such file")
+        headers = {"ETag": file.tag, "Cache-Control": "no-cache"}
+        if names_version(request.headers.get("if-none-match", ""), file.tag):
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    @routes.get("/")
+    async def index(request: Request) -> Response:
+        return answer(request, "index.html")
+
+    @routes.get("/static/{name}")
+    async def static_file(request: Request, name: str) -> Response:
+        return answer(request, name)
+
+    return routes
+
+
+def probe_routes(documents: Documents) -> APIRouter:
+    """What the kubelet asks for."""
+    routes = APIRouter()
+
+    @routes.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"state": "serving"}
+
+    @routes.get("/readyz")
+    async def readyz() -> Response:
+        why_not = documents.why_not_ready()
+        return JSONResponse({"reason": why_not} if why_not else {"state": "ready"}, 503 if why_not else 200)
+
+    return routes
+
+
+def document_routes(documents: Documents, find_viewer: FindViewer | None) -> APIRouter:
+    """What the page shows, to those who may see it."""
+    routes = APIRouter()
 
     async def viewer(request: Request) -> Viewer:
         if find_viewer is None:
@@ -129,95 +180,73 @@ def make_app(
     async def power_viewer(request: Request) -> None:
         (await viewer(request)).require_power()
 
-    def file_answer(request: Request, name: str) -> Response:
-        file = static.get(name)
-        if file is None:
-            raise HTTPException(404, "there is no such file")
-        headers = {"ETag": file.tag, "Cache-Control": "no-cache"}
-        if names_version(request.headers.get("if-none-match", ""), file.tag):
-            return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.media_type, headers=headers)
-
-    @app.get("/")
-    async def index(request: Request) -> Response:
-        return file_answer(request, "index.html")
-
-    @app.get("/static/{name}")
-    async def static_file(request: Request, name: str) -> Response:
-        return file_answer(request, name)
-
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"state": "serving"}
-
-    @app.get("/readyz")
-    async def readyz() -> Response:
-        why_not = documents.why_not_ready()
-        return JSONResponse({"reason": why_not} if why_not else {"state": "ready"}, 503 if why_not else 200)
-
-    @app.get("/api/overview", dependencies=[Depends(power_viewer)])
+    @routes.get("/api/overview", dependencies=[Depends(power_viewer)])
     async def overview(request: Request) -> Response:
         return document_answer(request, documents.overview())
 
-    @app.get("/api/nodes", dependencies=[Depends(power_viewer)])
+    @routes.get("/api/nodes", dependencies=[Depends(power_viewer)])
     async def nodes(request: Request) -> Response:
         return document_answer(request, documents.nodes())
 
-    @app.get("/api/nodes/{name}", dependencies=[Depends(power_viewer)])
+    @routes.get("/api/nodes/{name}", dependencies=[Depends(power_viewer)])
     async def node(request: Request, name: ObjectName) -> Response:
         return document_answer(request, documents.node(name))
 
-    @app.get("/api/jobs")
+    @routes.get("/api/jobs")
     async def jobs(request: Request) -> Response:
         namespaces = (await viewer(request)).require_jobs()
         return document_answer(request, documents.jobs(namespaces))
 
-    @app.get("/api/jobs/{namespace}/{name}")
+    @routes.get("/api/jobs/{namespace}/{name}")
     async def job(request: Request, namespace: ObjectName, name: ObjectName) -> Response:
         who = await viewer(request)
         who.require_jobs(namespace)
         return document_answer(request, documents.job(namespace, name, profiles=who.may_see_profiles(namespace)))
 
-    @app.get("/api/history/{cap}", dependencies=[Depends(power_viewer)])
+    @routes.get("/api/history/{cap}", dependencies=[Depends(power_viewer)])
     async def history(request: Request, cap: ObjectName) -> Response:
         return document_answer(request, documents.history(cap, whole=False))
 
-    @app.get("/api/history/{cap}/whole", dependencies=[Depends(power_viewer)])
+    @routes.get("/api/history/{cap}/whole", dependencies=[Depends(power_viewer)])
     async def whole_history(request: Request, cap: ObjectName) -> Response:
         return document_answer(request, documents.history(cap, whole=True))
 
-    def refuse(status: int, reason: str, **headers: str) -> Response:
-        return JSONResponse({"reason": reason}, status, headers={"Cache-Control": "no-store", **headers})
+    return routes
 
-    async def answer_error(_request: Request, error: Exception) -> Response:
-        match error:
-            case Unauthenticated():
-                return refuse(401, str(error), **{"WWW-Authenticate": "Bearer"})
-            case Forbidden():
-                return refuse(403, str(error))
-            case TooManyReviews():
-                return refuse(429, str(error), **{"Retry-After": "5"})
-            case ApiError() | ApiUnreachable():
-                logger.warning("a token could not be reviewed", error=str(error))
-                return refuse(503, "the API server does not say whose token this is; try again", **{"Retry-After": "5"})
-            case RequestValidationError():
-                return refuse(404, "no object has such a name")
-            case HTTPException():
-                return refuse(error.status_code, str(error.detail))
-        raise error
 
-    refused = (
-        Unauthenticated,
-        Forbidden,
-        TooManyReviews,
-        ApiError,
-        ApiUnreachable,
-        RequestValidationError,
-        HTTPException,
-    )
-    for kind in refused:
-        app.add_exception_handler(kind, answer_error)
-    return app
+def refuse(status: int, reason: str, **headers: str) -> Response:
+    """The answer to a request that is not served, with the reason."""
+    return JSONResponse({"reason": reason}, status, headers={"Cache-Control": "no-store", **headers})
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """What a request is answered that ended with one of REFUSED."""
+    match error:
+        case Unauthenticated():
+            return refuse(401, str(error), **{"WWW-Authenticate": "Bearer"})
+        case Forbidden():
+            return refuse(403, str(error))
+        case TooManyReviews():
+            return refuse(429, str(error), **{"Retry-After": "5"})
+        case ApiError() | ApiUnreachable():
+            logger.warning("a token could not be reviewed", error=str(error))
+            return refuse(503, "the API server does not say whose token this is; try again", **{"Retry-After": "5"})
+        case RequestValidationError():
+            return refuse(404, "no object has such a name")
+        case HTTPException():
+            return refuse(error.status_code, str(error.detail))
+    raise error
+
+
+REFUSED = (
+    Unauthenticated,
+    Forbidden,
+    TooManyReviews,
+    ApiError,
+    ApiUnreachable,
+    RequestValidationError,
+    HTTPException,
+)
 
 
 def document_answer(request: Request, published: Published | None) -> Response:
