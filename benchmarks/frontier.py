@@ -202,7 +202,7 @@ def peer(report: Report, full: bool) -> None:
     for gpu, stages, microbatches, unit in cases:
         graph, power = gpu.graph(stages, microbatches), gpu.blocking_power_watts
         points, clock = lowtime_frontier(graph, power, unit)
-        theirs = [execute(graph, point.chosen, power) for point in points]
+        theirs = [execute(graph, chosen, power) for chosen in points]
         times = [execution.time_seconds for execution in theirs]
         found: list[Frontier[PipelinePlan]] = []
         seconds = spent(

@@ -10,7 +10,6 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import networkx
 from flyball_frontiers.pipeline.graph import ComputationGraph
@@ -20,13 +19,7 @@ from lowtime.graph_utils import add_sink_node, add_source_node
 from lowtime.operation import CandidateExecutionOptions, ExecutionOption, Operation, OperationSpec
 from lowtime.solver import PhillipsDessouky
 
-
-@dataclass(frozen=True)
-class LowtimePoint:
-    """One point of lowtime's frontier: its own count of time (s, floored), and the points it chooses to run at."""
-
-    counted_seconds: float
-    chosen: tuple[OperatingPoint, ...]
+Chosen = tuple[OperatingPoint, ...]  # one point of lowtime's frontier: what each operation runs at
 
 
 def fitted_options(
@@ -53,7 +46,7 @@ def fit(options: CandidateExecutionOptions[int]) -> ExponentialModel:
 
 def lowtime_frontier(
     graph: ComputationGraph, blocking_power_watts: float, unit_seconds: float
-) -> tuple[Iterator[LowtimePoint], list[float]]:
+) -> tuple[Iterator[Chosen], list[float]]:
     """lowtime's points, slowest first, and a list to which the CPU seconds spent in lowtime are added as they come."""
     logging.getLogger("lowtime").setLevel(logging.WARNING)
     specs: dict[int, OperationSpec[int]] = {}
@@ -72,7 +65,7 @@ def lowtime_frontier(
     operations = [nodes.nodes[place + 2]["op"] for place in range(len(graph.operations))]
     spent = [0.0]
 
-    def points() -> Iterator[LowtimePoint]:
+    def points() -> Iterator[Chosen]:
         results = PhillipsDessouky(nodes).run()
         while True:
             started = time.process_time()
@@ -80,7 +73,6 @@ def lowtime_frontier(
             spent[0] += time.process_time() - started
             if result is None:
                 return
-            chosen = (points[operation.assigned_knob] for points, operation in zip(by_clock, operations, strict=True))
-            yield LowtimePoint(result.real_time, tuple(chosen))
+            yield tuple(points[operation.assigned_knob] for points, operation in zip(by_clock, operations, strict=True))
 
     return points(), spent

@@ -55,7 +55,6 @@ class Calibration:
     limited_points: int
     most_watts: float
     mean_error: float
-    rms_error: float
 
     def passed(self, max_power_limit_watts: float) -> bool:
         """Whether more was drawn than this limit allows: then the measured GPU had another one."""
@@ -139,7 +138,6 @@ def calibrate(
         limited_points=limited,
         most_watts=max(float(each.watts.max()) for each in series),
         mean_error=float(np.abs(errors).mean()),
-        rms_error=float(np.sqrt((errors**2).mean())),
     )
 
 

@@ -50,8 +50,8 @@ def workload_of(trace_jobs: Iterable[TraceJob], oracle: Oracle, seed: int, max_g
         gpus = min(1 << (traced.gpus - 1).bit_length(), largest)
         pools = {name: [b for b in model.pool if b >= gpus] for name, model in MODEL_CLASSES.items()}
         names = [name for name, batches in pools.items() if batches]
-        name = names[_draw(seed, traced.job_id, "model", len(names))]
-        batch = pools[name][_draw(seed, traced.job_id, "batch", len(pools[name]))]
+        name = names[choice_by_id(seed, traced.job_id, "model", len(names))]
+        batch = pools[name][choice_by_id(seed, traced.job_id, "batch", len(pools[name]))]
         performance = oracle.performance(name, batch, gpus)
         iterations = traced.duration_seconds / performance.seconds_rows[performance.position[gpus]][-1]
         jobs.append(SimulatedJob(traced.job_id, traced.submit_seconds, gpus, name, batch, iterations))
@@ -70,6 +70,7 @@ def largest_size(max_gpus: int) -> int:
     return 1 << (min(max_gpus, LARGEST_BATCH).bit_length() - 1)
 
 
-def _draw(seed: int, job_id: str, what: str, options: int) -> int:
+def choice_by_id(seed: int, job_id: str, what: str, options: int) -> int:
+    """One of so many options, by a hash of the job's id: whatever other jobs there are, it is the same."""
     digest = hashlib.sha256(f"{seed}/{job_id}/{what}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % options

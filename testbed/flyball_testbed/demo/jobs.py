@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from flyball_api.writing import api_object
 from flyball_kube.resources import ENERGY_AWARE_JOBS
 from flyball_simulator.measured.throughputs import MODEL_CLASSES, ModelClass, measured_throughput, model_class
 from flyball_simulator.workloads.traces import TraceJob
+from flyball_simulator.workloads.workload import choice_by_id
 
 from flyball_testbed.workload.pods import simulated_trainer
 
@@ -37,11 +37,6 @@ class DemoJob:
     objective: Objective
 
 
-def _draw(seed: int, job_id: str, what: str, options: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{job_id}/{what}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % options
-
-
 def demo_jobs(trace: Sequence[TraceJob], compression: float, seed: int, cluster_gpus: int) -> list[DemoJob]:
     """The trace's jobs, in order of submission, named `<model class>-<number>`.
 
@@ -57,10 +52,10 @@ def demo_jobs(trace: Sequence[TraceJob], compression: float, seed: int, cluster_
             raise ValueError(
                 f"job {traced.job_id} asks for {traced.gpus} GPUs (column num_gpu), the cluster has {cluster_gpus}"
             )
-        model = model_class(names[_draw(seed, traced.job_id, "model", len(names))])
-        samples = SAMPLES_PER_GPU[_draw(seed, traced.job_id, "batch", len(SAMPLES_PER_GPU))]
+        model = model_class(names[choice_by_id(seed, traced.job_id, "model", len(names))])
+        samples = SAMPLES_PER_GPU[choice_by_id(seed, traced.job_id, "batch", len(SAMPLES_PER_GPU))]
         batch = max(model.batch_sizes[0], samples * _power_of_two(traced.gpus))
-        objective = OBJECTIVES[_draw(seed, traced.job_id, "objective", len(OBJECTIVES))]
+        objective = OBJECTIVES[choice_by_id(seed, traced.job_id, "objective", len(OBJECTIVES))]
         smallest, largest = _stretch(seed, traced, objective, min(cluster_gpus, batch))
         done = traced.duration_seconds * measured_throughput(model, traced.gpus, batch) / compression
         jobs.append(
@@ -91,10 +86,10 @@ def _stretch(seed: int, traced: TraceJob, objective: str, most: int) -> tuple[in
     """
     most = 1 << (most.bit_length() - 1)
     size = min(_power_of_two(traced.gpus), most)
-    if _draw(seed, traced.job_id, "rigid", 100) < RIGID_SHARE * 100:
+    if choice_by_id(seed, traced.job_id, "rigid", 100) < RIGID_SHARE * 100:
         return size, size
-    smallest = max(1, size // (2 if objective == "Energy" else (4, 8)[_draw(seed, traced.job_id, "min", 2)]))
-    largest = min(size * (2, 4)[_draw(seed, traced.job_id, "max", 2)], LARGEST_JOB_GPUS, most)
+    smallest = max(1, size // (2 if objective == "Energy" else (4, 8)[choice_by_id(seed, traced.job_id, "min", 2)]))
+    largest = min(size * (2, 4)[choice_by_id(seed, traced.job_id, "max", 2)], LARGEST_JOB_GPUS, most)
     return smallest, max(largest, size)
 
 
