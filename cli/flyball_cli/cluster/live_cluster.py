@@ -27,7 +27,7 @@ FIRST_SECONDS = 20.0
 
 
 class LiveCluster:
-    """A `Source`: an async context manager around a session. Jobs are those of `namespace`, of all for None."""
+    """An `OverviewSource`: an async context manager around a session. Jobs are those of `namespace`, of all for None."""
 
     def __init__(self, session: ApiSession, namespace: str | None, operator_namespace: str = DEFAULT_NAMESPACE) -> None:
         self._session = session

@@ -156,7 +156,7 @@ class BackOff(ApiStruct, frozen=True):
 
 
 class EnergyAwareJobStatus(ApiStruct, frozen=True):
-    """EnergyAwareJob.status; a field without a value is None, which removes it from the object (`reading.to_patch`)."""
+    """EnergyAwareJob.status; a field without a value is None, which removes it from the object (`writing.to_patch`)."""
 
     observed_generation: Count | None = None
     time: Time | None = None

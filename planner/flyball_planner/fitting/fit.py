@@ -62,7 +62,7 @@ class FittedModel:
     """A fitted model, its errors, and what they leave uncertain.
 
     `standard_errors` are those of the fitted parameters; an absent one was not fitted: a rule or the prior gave it.
-    `covariance` is of all parameters, those that the prior gave included (`fitting_uncertainty.upper_quantiles`).
+    `covariance` is of all parameters, those that the prior gave included (`uncertainty.upper_quantiles`).
     """
 
     model: JobModel

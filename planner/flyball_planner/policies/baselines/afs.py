@@ -81,13 +81,13 @@ def _remaining(candidate: _Candidate) -> tuple[float, float, str]:
 
 
 class _Line:
-    """Jobs in the order in which they would end: who gets the next GPUs?
+    """Jobs in the order in which they would end, and which of them gets the next GPUs.
 
-    `as_shorter[i]` is what a GPU is worth to the i-th against a job behind it, `as_longer[i]` against one before it.
+    `_as_shorter[i]` is what a GPU is worth to the i-th against a job behind it, `_as_longer[i]` against one before it.
     """
 
     def __init__(self, candidates: list[_Candidate]) -> None:
-        """From the candidates by remaining time, nobody having GPUs yet."""
+        """From the candidates in the order of their remaining time; none of them has GPUs yet."""
         self._candidates = candidates
         self._who: NDArray[np.intp] = np.arange(len(candidates))
         self._seconds: Array = np.full(len(candidates), math.inf)
