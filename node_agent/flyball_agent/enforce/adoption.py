@@ -145,7 +145,7 @@ def newly_found(
         if _is_news(gpu, known.get(gpu.uuid), unread_too)
     ]
     gone = tuple(uuid for uuid in known if is_unnamed(uuid) and uuid not in gpus)
-    return [*([found_gpus(found)] if found else ()), *([Forgotten(gone)] if gone else ())]
+    return [*([found_gpus(found)] if found else ()), *([Forgotten(gone, renamed=True)] if gone else ())]
 
 
 def _is_news(gpu: GpuState, known: FoundGpu | None, unread_too: bool) -> bool:

@@ -106,9 +106,10 @@ class FoundGpus(Struct, frozen=True, tag_field="t", tag="boards"):
 
 
 class Forgotten(Struct, frozen=True, tag_field="t", tag="forget"):
-    """GPUs that are gone for good, by UUID."""
+    """GPUs that are gone for good by somebody's word; or, `renamed`, that are taken for others which say their UUID now."""
 
     uuids: tuple[str, ...]
+    renamed: bool = False
 
 
 class Gaps(Struct, frozen=True, tag_field="t", tag="gaps"):
@@ -201,7 +202,7 @@ class JournalState:
                     self.gpus.pop(uuid, None)
                     self.intents.pop(uuid, None)
                     self.past.discard(uuid)
-                    if not is_unnamed(uuid):  # such a one may only have been taken for one that said its UUID
+                    if not record.renamed:
                         self.forgotten[uuid] = None
                 for uuid in list(self.forgotten)[:-MAX_GPUS]:
                     del self.forgotten[uuid]

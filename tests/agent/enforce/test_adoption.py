@@ -195,7 +195,7 @@ def test_one_that_is_not_there_is_forgotten_only_where_it_never_said_which_it_is
     (read,) = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None).values()
     never, gone = (found.changed(uuid=uuid) for found, uuid in ((read, unnamed_uuid(0)), (read, "GPU-gone")))
     known = {**remembered(read, 1), **remembered(never, 1), **remembered(gone, 1)}
-    assert newly_found({read.uuid: read}, known) == [Forgotten((never.uuid,))]
+    assert newly_found({read.uuid: read}, known) == [Forgotten((never.uuid,), renamed=True)]
     assert newly_found({read.uuid: read, never.uuid: never}, known) == []
 
 

@@ -283,6 +283,30 @@ def test_a_gpu_that_was_forgotten_stays_so_though_a_status_has_it_still(rig: Rig
     assert uuids[3] in rig.enforcer.state.gpus, "it was put back, and is lost now"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gpu_that_never_said_its_uuid_may_be_forgotten_though_a_status_has_it_still(
+    rig: Rig, restarted: bool
+) -> None:
+    uuids, lost = [device.uuid for device in rig.node.devices], unnamed_uuid(GPUS)
+    unopened = UnopenedGpu(GPUS, "", "", MilliwattsPerGpu(400_000), GpuLost("handle"))
+    rig.step()
+    rig.restart(driver=FewerGpus(rig.node, "none", unopened=(unopened,)))
+    rig.restart()
+    if restarted:
+        rig.enforcer.forget([lost])
+        rig.restart()
+        rig.restart()
+    rig.enforcer.take_reported(reported(*uuids, lost))
+    if not restarted:
+        rig.enforcer.forget([lost])
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+    rig.restart(driver=FewerGpus(rig.node, "none", unopened=(unopened,)))
+    rig.restart()
+    assert lost in rig.enforcer.state.gpus, "it is there again, and lost"
+
+
 def test_a_gpu_that_never_said_its_uuid_counts_though_the_agent_ends_before_it_has_read_the_others(rig: Rig) -> None:
     """The next one takes it for one of those, which its journal does not know; there was one more."""
     *uuids, lost = [device.uuid for device in rig.node.devices]
