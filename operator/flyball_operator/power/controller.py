@@ -8,6 +8,7 @@ the API objects carry whatever the promise needs (docs/power-safety.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -181,7 +182,7 @@ class PowerController:
         turns.follow(plan, state.cluster)
         self._memberships.update(state.caps, state.nodes, monotonic)
         leaving = self._memberships.to_be_lowered(monotonic)
-        sends, grants = self._grants(state, plan, leaving, monotonic)
+        sends, grants, next_cut_seconds = self._grants(state, plan, leaving, monotonic)
         turns.update_starts(state, monotonic)
         instructions = PowerInstructions(
             sends=sends,
@@ -200,6 +201,7 @@ class PowerController:
                     self._settings.is_fresh(state.cluster),
                 )
             ),
+            next_cut_seconds=next_cut_seconds,
         )
         for send in sends:
             self._writes.begin(send)
@@ -228,8 +230,8 @@ class PowerController:
 
     def _grants(
         self, state: PowerState, plan: PlanInForce, leaving: frozenset[str], monotonic: float
-    ) -> tuple[tuple[SendGrant, ...], GrantsUnderWay]:
-        """The grants to send now, and what they mean to the caps' statuses."""
+    ) -> tuple[tuple[SendGrant, ...], GrantsUnderWay, float]:
+        """The grants to send now, what they mean to the caps' statuses, and seconds until a cut that waits is to go."""
         unadopted = self._unadopted(state)
         power = {name: info.power for name, info in state.nodes.items()}
         metered = [budget for item in state.caps.states if (budget := item.meter_budget()) is not None]
@@ -240,7 +242,7 @@ class PowerController:
         fits = fits or bool(metered)  # no plan knows of meters: what they ask for waits for none
         self._plan_grace.update(fits, monotonic)
         if self._plan_grace.waits(plan.next_is_near, state.caps.states, state.nodes, monotonic):
-            return (), self._none_decided(state)
+            return (), self._none_decided(state), math.inf
         fitting, ramps = self._ramps.step(fitting, power, state.caps.states, monotonic)
         budgets += ramps
         self._starts_and_stops.aim_at(fitting)
@@ -260,6 +262,7 @@ class PowerController:
             | self._small_changes.held_back(admission.grants, power, monotonic)
             | self._reversals.held_back(admission.grants, power, monotonic)
         )
+        next_cut_seconds = self._small_changes.next_cut_seconds(admission.grants, power, monotonic)
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
             for node, grant in self._writes.sendable(admission, power, held_back)
@@ -269,9 +272,10 @@ class PowerController:
         self._small_changes.sent(sent, monotonic)
         self._reversals.sent(sent, admission.grants, power, monotonic)
         waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
-        return sends, GrantsUnderWay(
+        under_way = GrantsUnderWay(
             waiting, unadopted | self._unconfirmed(state), state.cluster.unread, wished.committed
         )
+        return sends, under_way, next_cut_seconds
 
     def _none_decided(self, state: PowerState) -> GrantsUnderWay:
         """What grants mean to the caps' statuses in a cycle in which none is decided on."""

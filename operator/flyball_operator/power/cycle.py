@@ -116,7 +116,8 @@ class PowerInstructions:
     `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `taint` those whose
     acknowledgement is doubted or void since, and that are to be closed again; `reserved` the pods (by
     name and job uid) whose nodes are granted just what they should have. `held_up` are the incarnations (by job uid and
-    number) whose stop has to wait for a ramp. `owing` nodes have yet to acknowledge a grant.
+    number) whose stop has to wait for a ramp. `owing` nodes have yet to acknowledge a grant. A cut that is held back goes
+    in the next step after `next_cut_seconds` (infinite for none).
     """
 
     brakes: tuple[SendBrake, ...] = ()
@@ -129,6 +130,7 @@ class PowerInstructions:
     owing: int = 0
     label_syncs: tuple[LabelSync, ...] = ()
     holds: tuple[HoldChange, ...] = ()
+    next_cut_seconds: float = math.inf
 
     def is_reserved(self, pod: PodView) -> bool:
         """Whether the pod's watts are reserved, so that its gate may open."""

@@ -144,15 +144,27 @@ class SmallChanges:
         self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
     ) -> frozenset[str]:
         """The nodes whose grant can wait for that."""
-        return frozenset(
+        raises = frozenset(
             name
             for name, at in self._granted.items()
-            if name in grants
-            and (
-                (monotonic - at < SMALL_RAISE_SECONDS and _is_small_raise(grants[name], power[name]))
-                or (monotonic - at < SMALL_CUT_SECONDS and _is_small_cut_in_vain(grants[name], power[name]))
-            )
+            if monotonic - at < SMALL_RAISE_SECONDS and name in grants and _is_small_raise(grants[name], power[name])
         )
+        return raises | self._waiting_cuts(grants, power, monotonic).keys()
+
+    def next_cut_seconds(self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float) -> float:
+        """Seconds until a cut that waits is to go, infinite where none does: until then nothing else may happen."""
+        return min(self._waiting_cuts(grants, power, monotonic).values(), default=math.inf)
+
+    def _waiting_cuts(
+        self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
+    ) -> dict[str, float]:
+        """For how many seconds more each small cut waits, by node."""
+        left = {name: at + SMALL_CUT_SECONDS - monotonic for name, at in self._granted.items() if name in grants}
+        return {
+            name: seconds
+            for name, seconds in left.items()
+            if seconds > 0.0 and _is_small_cut_in_vain(grants[name], power[name])
+        }
 
     def sent(self, nodes: Iterable[str], monotonic: float) -> None:
         """Take in which nodes are granted something now."""

@@ -180,7 +180,7 @@ class LeaderTerm:
         hurries = any((lowers or cap.attainable) and not cap.enforced for cap in state.caps.states)
         changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
         self.soonest_change_seconds = 0.0 if hurries else min(changes)
-        return self._pause(state, jobs, monotonic)
+        return self._pause(state, jobs, instructions, monotonic)
 
     def _decide_on_jobs(self, cluster: ClusterState, state: PowerState, now: datetime, monotonic: float) -> JobsStep:
         """What to do for the jobs; has a new plan begun where one is due."""
@@ -280,10 +280,10 @@ class LeaderTerm:
         self._metrics.observe_quotas(cluster.energy_quotas)
         self._metrics.observe_waiting_batch_jobs(self._plain_job_execution.waiting)
 
-    def _pause(self, state: PowerState, jobs: JobsStep, monotonic: float) -> float:
+    def _pause(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions, monotonic: float) -> float:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]
         pauses += [cap.next_change_seconds for cap in state.caps.states]
-        pauses += [state.next_silence_seconds, self._plans.next_seconds(monotonic)]
+        pauses += [instructions.next_cut_seconds, state.next_silence_seconds, self._plans.next_seconds(monotonic)]
         pauses.append(self._power_execution.next_seconds(state.cluster.gpu_nodes, monotonic))
         pauses.append(self._background.next_unanswered_seconds("cap", CLAIM_UNANSWERED_SECONDS))
         if self._plans.in_force.next_is_near:

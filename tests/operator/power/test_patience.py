@@ -4,6 +4,7 @@ the rest of a raise."""
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -223,6 +224,20 @@ def test_a_small_cut_of_what_does_not_come_down_waits_for_more() -> None:
     assert not cut_waits(granted(199), accepted=GrantVersion(1, 0)), "it may be coming down"
     assert not cut_waits(granted(199), unsettled=True)
     assert not cut_waits(granted(199), grant=None)
+
+
+def test_a_cut_that_waits_is_looked_at_again_as_soon_as_it_may_go() -> None:
+    """Nothing else may happen until then: its node has acknowledged already."""
+    changes = SmallChanges()
+    for name, at in (("a", 7.0), ("b", 7.25), ("c", 7.0)):
+        changes.sent([name], at)
+    power = {name: NodePower(HAS, power_bound(310_000), HAS.version) for name in "abc"}
+    grants = {"a": granted(199), "b": granted(199), "c": granted(201)}
+    assert changes.next_cut_seconds(grants, power, 7.375) == SMALL_CUT_SECONDS - 0.375
+    assert changes.next_cut_seconds({"b": grants["b"]}, power, 7.375) == SMALL_CUT_SECONDS - 0.125
+    assert changes.next_cut_seconds(grants, power, 7.5) == 0.25
+    assert changes.next_cut_seconds({"c": grants["c"]}, power, 7.375) == math.inf, "raises come with what comes next"
+    assert changes.next_cut_seconds(grants, power, 8.0) == math.inf
 
 
 @pytest.mark.parametrize(
