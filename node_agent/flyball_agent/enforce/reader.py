@@ -15,7 +15,7 @@ from flyball_agent.enforce.adoption import in_a_status, newly_found, not_listed
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
-from flyball_agent.enforce.records import FoundGpu, Gaps
+from flyball_agent.enforce.records import FoundGpu, Gaps, Record, VersionBefore
 from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, CallTimedOut, GpuError, GpuReading
 from flyball_agent.gpu.operations import Read, ReadPowerLimit
@@ -40,7 +40,9 @@ class GpuReader:
         self._reported: Sequence[FoundGpu] | None = None  # by an agent before this one; None: not known yet
         grant = journal.state.grant
         # Of the last grant that the journal had of an agent before this one; None once that was compared.
-        self._version_before: GrantVersion | None = GrantVersion() if grant is None else grant.version
+        self._version_before: GrantVersion | None = journal.state.version_before or (
+            GrantVersion() if grant is None else grant.version
+        )
 
     async def unchanged(self, uuids: Sequence[str]) -> frozenset[str]:
         """Of these GPUs the ones whose limits are still those that are known: nobody else has done anything since."""
@@ -164,14 +166,19 @@ class GpuReader:
         and under a later grant, the journal is not that agent's, or came back as it was once: what was asked for since is
         not known."""
         version, boot_id = self._version_before, self._state.session.boot_id
-        if acknowledged is None or version is None:
+        if version is None:
+            return
+        noted = self._journal.state.version_before is not None
+        if acknowledged is None:
+            if not noted:  # the next agent's journal has the grant that comes now
+                self._note(VersionBefore(version))
             return
         self._version_before = None
-        if not any(each.boot_id == boot_id and each.version > version for each in acknowledged):
+        older = any(each.boot_id == boot_id and each.version > version for each in acknowledged)
+        self._note(*([Gaps(True)] if older else ()), *([VersionBefore(None)] if noted else ()))
+        if not older:
             return
         self._log.warning("the journal is older than what was acknowledged")
-        with contextlib.suppress(JournalError):
-            self._journal.note(Gaps(True))
         for gpu in list(self._state.gpus.values()):
             self._state.put(gpu.forgotten(self._clock_ns()))
 
@@ -185,13 +192,16 @@ class GpuReader:
                 self._log.error("GPU not listed", uuid=gpu.uuid)
                 self._state.put(gpu)
         new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)
-        if new:
-            with contextlib.suppress(JournalError):
-                self._journal.note(*new)
+        self._note(*new)
 
     def _close_gaps(self) -> None:
         """Once nothing may come any more of what the journal does not know, the next agent need not wait for it."""
         now_ns, gpus = self._clock_ns(), self._state.gpus.values()
         if self._journal.state.gaps and self._access.gpus and all(gpu.gap_is_over(now_ns) for gpu in gpus):
-            with contextlib.suppress(JournalError):
-                self._journal.note(Gaps(False))
+            self._note(Gaps(False))
+
+    def _note(self, *records: Record) -> None:
+        if not records:
+            return
+        with contextlib.suppress(JournalError):
+            self._journal.note(*records)

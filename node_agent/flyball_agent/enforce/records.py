@@ -118,6 +118,12 @@ class Gaps(Struct, frozen=True, tag_field="t", tag="gaps"):
     there: bool
 
 
+class VersionBefore(Struct, frozen=True, tag_field="t", tag="before"):
+    """Of the last grant before those that are taken while nobody knows what was acknowledged; None: it is known by now."""
+
+    version: tuple[int, int] | None
+
+
 class OfNode(Struct, frozen=True, tag_field="t", tag="node"):
     """The node that this is the journal of."""
 
@@ -151,7 +157,17 @@ class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
 
 
 Record = (
-    Accepted | BrakesFollowed | GrantLease | Intents | FoundGpus | Forgotten | Gaps | OfNode | DriverSeen | EnergyTotals
+    Accepted
+    | BrakesFollowed
+    | GrantLease
+    | Intents
+    | FoundGpus
+    | Forgotten
+    | Gaps
+    | VersionBefore
+    | OfNode
+    | DriverSeen
+    | EnergyTotals
 )
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
@@ -175,6 +191,7 @@ class JournalState:
     )  # of those, the GPUs of which it says nothing in the present driver session
     intent_version: GrantVersion = field(default_factory=GrantVersion)
     gaps: bool = False
+    version_before: GrantVersion | None = None  # where nobody has compared it with what was acknowledged yet
     driver: DriverLoad | None = None
     energy: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, bytes] = field(default_factory=dict)  # the last line of each kind that only other versions know
@@ -209,6 +226,8 @@ class JournalState:
             case Gaps():
                 self.gaps = record.there
                 self.past = set(self.intents)  # what is missing may be later than each, or have come after it
+            case VersionBefore():
+                self.version_before = None if record.version is None else GrantVersion(*record.version)
             case OfNode():
                 self.node = record.node
             case DriverSeen():
@@ -232,6 +251,8 @@ class JournalState:
             records.append(DriverSeen(self.driver))
         if self.gaps:
             records.append(Gaps(True))
+        if self.version_before is not None:
+            records.append(VersionBefore(self.version_before))
         if self.grant is not None and self.lease is not None:
             records.append(Accepted.of(self.grant, self.lease))
         if self.brakes:

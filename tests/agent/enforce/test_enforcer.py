@@ -867,7 +867,7 @@ def test_a_forgotten_raise_may_come_though_the_driver_opens_only_later(
     assert_others_are_raised_after(rig, coming)
 
 
-@pytest.mark.parametrize("told", ["at once", "later"])
+@pytest.mark.parametrize("told", ["at once", "later", "after a restart", "after two restarts"])
 @pytest.mark.parametrize("journal", ["as it was before", "of another folder"])
 def test_a_raise_may_come_that_was_made_under_a_later_grant_than_the_journal_knows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, told: str, journal: str
@@ -886,10 +886,13 @@ def test_a_raise_may_come_that_was_made_under_a_later_grant_than_the_journal_kno
         rig.folder = rig.folder / "other"
     rig.start()
     spec = gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000))
-    if told == "later":
+    if told != "at once":
         rig.enforcer.accept(spec, acknowledged=None)
         rig.step(1)
         assert rig.acknowledged is None
+    for _ in range({"after a restart": 1, "after two restarts": 2}.get(told, 0)):  # the grant is in the journal by then
+        rig.restart()
+        rig.enforcer.accept(spec, acknowledged=None)
     rig.enforcer.accept(spec, acknowledged=(acknowledged,))
     rig.step(1)
     assert rig.acknowledged is None
@@ -902,6 +905,9 @@ def test_a_raise_may_come_that_was_made_under_a_later_grant_than_the_journal_kno
     rig.enforcer.accept(spec, acknowledged=(its_own,))  # as by an agent's process that began anew
     rig.step(1)
     assert rig.acknowledged == (1, 4, 600_000)
+    rig.restart()
+    rig.enforcer.accept(spec, acknowledged=(its_own,))
+    assert not rig.journal.state.gaps, "what was acknowledged since is this journal's own"
 
 
 def test_a_gpu_that_is_lost_counts_at_its_largest_limit_where_the_journal_is_older_than_what_was_acknowledged(

@@ -35,6 +35,7 @@ from flyball_agent.enforce.records import (
     Intents,
     JournalState,
     Record,
+    VersionBefore,
     decode,
     encode,
     found_gpus,
@@ -66,6 +67,7 @@ HISTORY: list[Record] = [
     GrantLease("boot-1", 60),
     Accepted.of(grant(2, 500_000, JOB), GrantLease("boot-1", 90)),
     Intents(1, 2, (intent("GPU-a", 100_000, 250_000),)),
+    VersionBefore((1, 1)),
     EnergyTotals({"idle": 5}),
 ]
 
