@@ -90,6 +90,7 @@ class GpuNodeChannel:
         backoff = Backoff()
         found: tuple[Acknowledgement, ...] | None = None
         while found is None:
+            governor = self._governors
             try:
                 status = await self._status_before()
                 found = (
@@ -99,6 +100,8 @@ class GpuNodeChannel:
             except Exception as error:  # whatever an answer has in it, the agent goes on
                 self._log.warning("not known what was acknowledged", error=str(error) or repr(error))
                 await backoff.pause()
+            if governor != self._governors:  # the one that it was read for may have acknowledged more since
+                found = None
         self._agent.take_reported(reported_gpus(status))
         self._acknowledged_before = found
         self._recalled.set()
@@ -165,6 +168,9 @@ class GpuNodeChannel:
                 due = calm_until = min(due, loop.time() + random.uniform(*STATUS_AFTER_BRAKE_SECONDS))  # noqa: S311 - jitter
                 continue
             if loop.time() < calm_until and self._is_of_brake():
+                continue
+            if governor != self._governors:  # it went while its brake was to be acknowledged
+                self._agent.changed.set()
                 continue
             try:
                 await self._write_status()

@@ -80,11 +80,14 @@ class Server(MemorySession):
         self.patches: list[Json] = []
         self.requests: list[str] = []
         self.loses = self.hides_brakes = False
+        self.brakes_wait: asyncio.Event | None = None  # until when nobody is told of brakes' acknowledgements
         self.on_patch: Callable[[], None] = lambda: None  # called while a patch is under way
 
     async def get(self, path: str, **params: str) -> Json:
         if self.hides_brakes and "brakeacknowledgements" in path:
             raise ApiUnreachable("the test lets nobody ask for that")
+        if self.brakes_wait is not None and "brakeacknowledgements" in path:
+            await self.brakes_wait.wait()
         return await super().get(path, **params)
 
     async def create(self, path: str, body: Json, **params: str) -> Json:
@@ -189,6 +192,50 @@ def test_a_governor_is_not_told_that_what_the_one_before_it_knew_is_published() 
         agent.say("third")
         await asyncio.sleep(1.0)
         assert agent.published == [1, 3]
+
+    play(course)
+
+
+def test_of_a_governor_that_comes_while_a_brakes_acknowledgement_fails_nothing_is_written_before_that_is_known() -> (
+    None
+):
+    """What is at hand is of the one before it, which perhaps knew more GPUs, and another session of the driver."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(1.0)
+        channel._acknowledged = LAST
+        agent.state.enforced.acknowledged = replace(LAST, bound_milliwatts=NodeMilliwatts(700))
+        server.on_patch, server.loses = channel.governor_is_new, True
+        channel._has_small_object = True
+        server.api.put("brakeacknowledgements", brake_acknowledgement_object("a", "uid", LAST))
+        agent.say("second")
+        await asyncio.sleep(60.0)
+        assert server.stands() == "first"
+        await channel.reread()
+        await asyncio.sleep(60.0)
+        assert server.stands() == "second"
+
+    play(course)
+
+
+def test_a_governor_is_told_nothing_of_what_was_read_before_it_began() -> None:
+    """Another answer may have come first, and the one before it have acknowledged more since."""
+    later = Acknowledgement(1, 2, NodeMilliwatts(500))
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        channel.governor_is_new()
+        server.brakes_wait = asyncio.Event()
+        reading = asyncio.create_task(channel.reread())
+        await asyncio.sleep(1.0)
+        waits, server.brakes_wait = server.brakes_wait, None
+        await server.patch(STATUS, {"status": {"acknowledged": to_patch(later), "devices": [{"uuid": "GPU-1"}]}})
+        channel.governor_is_new()
+        heard = len(agent.reported)
+        waits.set()
+        await reading
+        assert (agent.acknowledged, agent.reported[heard:]) == ((later,), [["GPU-1"]])
 
     play(course)
 
