@@ -90,6 +90,7 @@ MEMORIES = frozenset(
         "Room.relevant_pools",
         "Savings._ratio",
         "Stepper.base_gpus",
+        "_Demands.of",
         "_consumption",
         "_job_view",
         "fitted_model",

@@ -8,10 +8,10 @@ Job is let run into GPUs that nobody holds and the plan gives to nobody, the old
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 from flyball_api.values.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts, of_nodes
 from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
@@ -19,7 +19,7 @@ from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
-from flyball_operator.jobs.feasibility.comparisons import whose_turn_it_is
+from flyball_operator.jobs.feasibility.comparisons import as_many_as, as_one, effort_of, whose_turn_it_is
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
 from flyball_operator.jobs.starts.pauses import refusal_seconds
 from flyball_operator.power.caps.foreign_shares import with_foreign_shares
@@ -61,6 +61,24 @@ class PlainJobVerdict:
     message: str
 
 
+class _Demands:
+    """What the pods of each Job demand of a node. A template may be a megabyte, and is read once for each version."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[PlainJob, PodDemands]] = {}  # by uid
+
+    def take(self, jobs: Mapping[str, PlainJob]) -> None:
+        """Take in which Jobs there are: what was read of others is forgotten."""
+        self._read = {uid: read for uid, read in self._read.items() if jobs.get(uid) is read[0]}
+
+    def of(self, job: PlainJob) -> PodDemands:
+        known = self._read.get(job.uid)
+        if known is None or known[0] is not job:
+            demands = template_demands(job.template, PodDemands(job.gpu_resource, job.gpus_per_pod))
+            known = self._read[job.uid] = job, demands
+        return known[1]
+
+
 class PlainJobs:
     """Judges the Jobs that wait in each cycle, and remembers which were let run a moment ago and what was shown of them."""
 
@@ -72,6 +90,7 @@ class PlainJobs:
         # Of those that wait: the reasons of those that were judged, the longest ago first, and the others as they came.
         self._judged: dict[str, str] = {}
         self._new: dict[str, None] = {}
+        self._demands = _Demands()
         self.waiting: dict[str, int] = {}
         """How many that were judged go on waiting, by the reason."""
 
@@ -81,6 +100,7 @@ class PlainJobs:
         A reason that stays the same is given again every `REPEATED_AFTER_SECONDS`.
         """
         jobs = {job.uid: job for job in state.cluster.plain_jobs}
+        self._demands.take(jobs)
         self._shown = {uid: shown for uid, shown in self._shown.items() if uid in jobs}
         self._admitted = {
             uid: at for uid, at in self._admitted.items() if uid in jobs and monotonic - at < BELIEVED_SECONDS
@@ -97,7 +117,7 @@ class PlainJobs:
         if waiting:
             let_run = [jobs[uid] for uid in self._admitted]
             run = [job for uid, job in jobs.items() if job.runs and uid not in self._admitted]
-            room = _Room(state, decisions, let_run, run)
+            room = _Room(state, decisions, let_run, run, self._demands)
             verdicts = [room.judge(job) for job in self._whose_turn_it_is(waiting, len(state.nodes))]
         for verdict in verdicts:
             self._judged.pop(verdict.job.uid, None)
@@ -145,14 +165,14 @@ class PlainJobs:
         return True
 
 
-def _chosen(jobs: Iterable[PlainJob], most: int) -> list[PlainJob]:
-    """As many as `most`, the oldest first; of each namespace as many as of any other that has them, so that one
+def _chosen(jobs: Iterable[PlainJob], most: int, effort: Callable[[PlainJob], int] = as_one) -> list[PlainJob]:
+    """As many as `most` allows, the oldest first; of each namespace as many as of any other that has them, so that one
     namespace's Jobs, which may wait for ever, keep nobody else's waiting."""
     of_namespaces: dict[str, list[PlainJob]] = defaultdict(list)
     for job in sorted(jobs, key=_age):
         of_namespaces[job.namespace].append(job)
     in_turn = (job for rank in zip_longest(*of_namespaces.values()) for job in rank if job is not None)
-    return sorted(islice(in_turn, most), key=_age)
+    return sorted(as_many_as(in_turn, most, effort), key=_age)
 
 
 def _age(job: PlainJob) -> tuple[str, str, str]:
@@ -168,6 +188,7 @@ class _Room:
         decisions: Mapping[str, JobDecision],
         let_run: Iterable[PlainJob],
         run: Iterable[PlainJob],
+        demands: _Demands,
     ) -> None:
         """Without the GPUs of pods that have yet to come: first of all those of Jobs that were `let_run` a moment ago."""
         self._state = state
@@ -187,13 +208,14 @@ class _Room:
             for pod in state.cluster.pods
             if pod.gpus and not pod.job_uid and pod.node and not pod.finished
         )
+        self._demands = demands
         self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
         most = max(FEWEST_JUDGED, min(MAX_JUDGED, MOST_NODES_PLACED_ON // max(1, len(state.nodes))))
         incomplete = [
             [job for job in jobs if job.gpus_per_pod and job.pods > bound[job.uid]] for jobs in (let_run, run)
         ]
-        first = _chosen(incomplete[0], most)
-        for job in [*first, *_chosen(incomplete[1], most - len(first))]:
+        first = _chosen(incomplete[0], most, self._effort)
+        for job in [*first, *_chosen(incomplete[1], most - effort_of(first, self._effort), self._effort)]:
             placed = self._placed(job, job.pods - bound[job.uid], self._fitting(job)[0])
             if placed is not None:
                 self._take(job, placed, _with_pods(self._nodes, job, placed))
@@ -236,11 +258,14 @@ class _Room:
 
     def _fitting(self, job: PlainJob) -> tuple[list[str], Counter[str]]:
         """The nodes that can take one of the Job's pods at some time, and what the others lack."""
-        demands = template_demands(job.template, PodDemands(job.gpu_resource, job.gpus_per_pod))
+        demands = self._demands.of(job)
         found = self._fits.get(demands)
         if found is None:
             found = self._fits[demands] = self._fitting_for(demands)
         return found
+
+    def _effort(self, job: PlainJob) -> int:
+        return self._demands.of(job).effort
 
     def _fitting_for(self, demands: PodDemands) -> tuple[list[str], Counter[str]]:
         lacks = {

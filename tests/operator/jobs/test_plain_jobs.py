@@ -14,6 +14,7 @@ from flyball_api.workloads import PlainJob, PodView, read_plain_job
 from flyball_operator.cluster.outcome import UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import plain_jobs
+from flyball_operator.jobs.feasibility.pod_demands import CHECKED_AT_ONCE
 from flyball_operator.jobs.plain_jobs import (
     BELIEVED_SECONDS,
     FEWEST_JUDGED,
@@ -388,10 +389,43 @@ def test_where_there_are_many_nodes_few_that_run_are_placed_and_those_first_that
     plain = PlainJobs()
     with patch.object(plain_jobs, "MOST_NODES_PLACED_ON", 12):
         assert [each.admitted for each in plain.step(state([first, *flood], nodes=2), {}, 0.0)] == [True]
-        with patch.object(plain_jobs, "template_demands", wraps=plain_jobs.template_demands) as read:
+        placed = patch.object(plain_jobs._Room, "_placed", autospec=True, side_effect=plain_jobs._Room._placed)
+        with placed as looked_at:
             found = plain.step(state([*flood, first, second], nodes=2), {}, 1.0)
     assert [each.reason for each in found] == ["WaitingForGpus"]
-    assert read.call_count == 6 + 1
+    assert looked_at.call_count == 6 + 1
+
+
+def test_of_those_that_run_and_are_laborious_to_compare_with_nodes_fewer_are_placed() -> None:
+    """Each may have a hundred terms of affinity, which a node takes as long as twenty Jobs without."""
+    terms = [
+        {"matchExpressions": [{"key": "there", "operator": "In", "values": [f"is none {index}"]}]}
+        for index in range(4 * CHECKED_AT_ONCE)
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    raws = [raw_job(f"f{index}", gpus=1, suspend=False) for index in range(20)]
+    for index, raw in enumerate(raws):
+        raw["spec"]["template"]["spec"] |= {"affinity": affinity, "nodeSelector": {"there": f"is none {index}"}}
+    flood = [read_plain_job(raw, RESOURCES) for raw in raws]
+    placed = patch.object(plain_jobs._Room, "_placed", autospec=True, side_effect=plain_jobs._Room._placed)
+    with patch.object(plain_jobs, "MOST_NODES_PLACED_ON", 24), placed as looked_at:
+        assert only(state([*flood, job("waits", gpus=1)], nodes=2)).admitted
+    assert looked_at.call_count == 12 // 5 + 1
+
+
+def test_a_template_is_read_once_for_each_version_of_its_job() -> None:
+    """It may be a megabyte, and two hundred Jobs that wait are judged in each cycle."""
+    waiting = [job(f"j{index}", gpus=9) for index in range(3)]
+    plain = PlainJobs()
+    with patch.object(plain_jobs, "template_demands", wraps=plain_jobs.template_demands) as read:
+        for _ in range(2):
+            plain.step(state(waiting), {}, 0.0)
+        assert read.call_count == 3
+        plain.step(state([*waiting[:2], job("j2", gpus=8)]), {}, 0.0)
+        assert read.call_count == 4
+        plain.step(state(waiting[:2]), {}, 0.0)
+        plain.step(state(waiting), {}, 0.0)
+        assert read.call_count == 5, "who is gone is forgotten"
 
 
 @given(

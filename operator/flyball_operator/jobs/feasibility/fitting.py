@@ -13,7 +13,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
 from flyball_kube.process.logs import get_logger
 
-from flyball_operator.jobs.feasibility.comparisons import Comparisons, turns_of_a_cycle
+from flyball_operator.jobs.feasibility.comparisons import Comparisons
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, plain_demands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound
 from flyball_operator.jobs.runs.memory import Refusal
@@ -60,7 +60,7 @@ class Fitting:
     def __init__(self) -> None:
         self._demands: dict[str, tuple[int, PodDemands]] = {}
         self._alike: dict[PodDemands, PodDemands] = {}  # one object for all that are equal
-        self._comparisons: Comparisons[Asked, PodDemands, Fit] = Comparisons()
+        self._comparisons: Comparisons[Asked, PodDemands, Fit] = Comparisons(lambda demands: demands.effort)
         self._everywhere: frozenset[str] = frozenset()
 
     @property
@@ -104,7 +104,7 @@ class Fitting:
         if self._everywhere != views.keys():
             self._everywhere = frozenset(views)
         # What is found for more than a cycle is found of these nodes, and not of those that come meanwhile.
-        everywhere = None if len(unlike) <= turns_of_a_cycle(len(views)) else self._everywhere
+        everywhere = None if self._comparisons.all_at_once(unlike.values(), len(views)) else self._everywhere
         room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of, everywhere)
         compared = self._comparisons.step(unlike, len(views), room.fit)
         found: dict[str, Fit] = {}

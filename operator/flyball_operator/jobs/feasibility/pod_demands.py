@@ -28,6 +28,8 @@ _THOUSANDTHS, _GIBI = 1000, 1024**3
 MOST_TOLERATIONS = 100
 MOST_REQUIREMENTS = 100
 MOST_VALUES = 2000
+# So many of them take a node as long as all the rest.
+CHECKED_AT_ONCE = 5
 
 
 class Requirement(ApiStruct, frozen=True):
@@ -35,7 +37,7 @@ class Requirement(ApiStruct, frozen=True):
 
     key: str = ""
     operator: str = ""
-    values: tuple[str, ...] = ()
+    values: frozenset[str] = frozenset()
 
     def met_by(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels meets it; an operator that is not known is left to the scheduler."""
@@ -44,14 +46,14 @@ class Requirement(ApiStruct, frozen=True):
         return judge is None or judge(value, self.values)
 
 
-def _compared(value: str | None, values: tuple[str, ...], sign: int) -> bool:
+def _compared(value: str | None, values: frozenset[str], sign: int) -> bool:
     try:
-        return value is not None and sign * (int(value) - int(values[0])) > 0
-    except (ValueError, IndexError):
+        return value is not None and sign * (int(value) - int(min(values, default=""))) > 0
+    except ValueError:
         return False
 
 
-_OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+_OPERATORS: dict[str, Callable[[str | None, frozenset[str]], bool]] = {
     "In": lambda value, values: value in values,
     "NotIn": lambda value, values: value not in values,
     "Exists": lambda value, values: value is not None,
@@ -68,10 +70,15 @@ class Term(ApiStruct, frozen=True):
     match_fields: tuple[Requirement, ...] = ()
 
     def met_by(self, node: NodeView) -> bool:
-        fields = {"metadata.name": node.name}
-        return all(item.met_by(node.labels) for item in self.match_expressions) and all(
-            item.met_by(fields) for item in self.match_fields
-        )
+        labels = node.labels
+        for item in self.match_expressions:
+            if not item.met_by(labels):
+                return False
+        return not self.match_fields or self._names(node.name)
+
+    def _names(self, name: str) -> bool:
+        fields = {"metadata.name": name}
+        return all(item.met_by(fields) for item in self.match_fields)
 
 
 class Toleration(ApiStruct, frozen=True):
@@ -123,6 +130,13 @@ class PodDemands(ApiStruct, frozen=True):
     terms: tuple[Term, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
     needs: Needs = NO_NEEDS
+
+    @property
+    def effort(self) -> int:
+        """What it takes to compare this with one node, beside what it takes without affinity and tolerations."""
+        terms = self.terms or ()
+        requirements = sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
+        return 1 + (max(len(terms), requirements) + len(self.tolerations)) // CHECKED_AT_ONCE
 
     def lacking(self, node: NodeView, free: Needs | None) -> str:
         """What the node lacks, as what follows "has" or "have"; empty where the pods fit.

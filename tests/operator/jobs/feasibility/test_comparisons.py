@@ -93,3 +93,30 @@ def test_whoever_asks_for_something_else_all_the_time_keeps_nobody_waiting(turns
         honest = honest or found.get("honest")
     assert honest is not None
     assert honest <= 10 + 20 + 2 * 2
+
+
+@pytest.mark.parametrize("turns", [1, 4, 10])
+def test_what_takes_more_effort_has_its_turn_and_leaves_fewer_to_others(turns: int) -> None:
+    """Somebody can have hundreds of demands each take a node as long as twenty of other people's."""
+    now: list[str] = []
+
+    def compare(demands: str, asked: str, before: int | None) -> int:
+        now.append(asked)
+        return len(now)
+
+    comparisons: Comparisons[str, str, int] = Comparisons(len)
+    light, heavy = [f"{number}" for number in range(8)], [f"{number}" * 4 for number in range(8)]
+    seen: set[str] = set()
+    for _ in range(64):
+        now.clear()
+        found = comparisons.step({name: name for name in (*heavy, *light)}, MOST_COMPARISONS // turns, compare)
+        assert sum(map(len, now)) <= max(turns, 4) + 4, (
+            "one of the new, and one of the others, may be more than is left"
+        )
+        seen |= set(now)
+    assert seen == set(found) == {*light, *heavy}
+    now.clear()
+    comparisons.step(dict.fromkeys(("1", "22"), "x" * 4), MOST_COMPARISONS // 8, compare)
+    assert now == ["1", "22"], "all that can be are compared in each cycle"
+    assert comparisons.all_at_once(["x" * 4] * 2, MOST_COMPARISONS // 8)
+    assert not comparisons.all_at_once(["x" * 4] * 2, MOST_COMPARISONS // 7)

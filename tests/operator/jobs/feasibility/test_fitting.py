@@ -11,7 +11,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import GpuQuota, Needs, PodView, read_gpu_quotas, read_needs, read_node, read_pod
 from flyball_operator.jobs.feasibility import comparisons, fitting
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, withheld_gpus
-from flyball_operator.jobs.feasibility.pod_demands import PodDemands
+from flyball_operator.jobs.feasibility.pod_demands import CHECKED_AT_ONCE, MOST_REQUIREMENTS, PodDemands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import resource_quota_bounds
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 
@@ -130,6 +130,20 @@ def test_who_asks_for_more_than_is_worth_comparing_is_left_to_the_scheduler(spec
     """Each is compared with each node in each cycle, and a cut that comes meanwhile waits for that."""
     refusal = fit_of(job(**spec), node("a", **RESERVED) if "tolerations" in spec else node("a")).refusal
     assert (refusal is not None) is looked_at
+
+
+@pytest.mark.parametrize(
+    ("spec", "effort"),
+    [
+        ({}, 1),
+        ({"affinity": required(*[NO_ZONE] * (CHECKED_AT_ONCE - 1))}, 1),
+        ({"affinity": required(*[NO_ZONE] * CHECKED_AT_ONCE)}, 2),
+        ({"affinity": required(*[NO_ZONE] * MOST_REQUIREMENTS)}, 1 + MOST_REQUIREMENTS // CHECKED_AT_ONCE),
+        ({"tolerations": [{"key": f"{number}"} for number in range(CHECKED_AT_ONCE)]}, 2),
+    ],
+)
+def test_what_it_takes_to_compare_with_a_node(spec: Json, effort: int) -> None:
+    assert pod_demands(job(**spec)).effort == effort
 
 
 def test_of_more_demands_than_a_cycle_compares_each_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
