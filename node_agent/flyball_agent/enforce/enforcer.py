@@ -386,8 +386,9 @@ class Enforcer:
                 self.state.put(gpu.changed(purpose=target.purpose))
 
     def forget(self, uuids: Iterable[str]) -> None:
-        """Stop counting GPUs that were taken out; one that the driver still lists is kept."""
-        gone = [uuid for uuid in uuids if uuid in self.state.gpus and uuid not in self._access.gpus]
+        """Stop counting GPUs that were taken out; one that the driver still lists is kept, also where it does not open."""
+        known = self.state.gpus
+        gone = [uuid for uuid in uuids if uuid in known and known[uuid].index < 0]
         for uuid in gone:
             del self.state.gpus[uuid]
             self._log.warning("GPU forgotten", uuid=uuid)

@@ -325,11 +325,29 @@ def test_who_forgets_one_gpu_before_it_is_known_what_was_reported_forgets_no_oth
     uuids = [device.uuid for device in rig.node.devices]
     other = UnopenedGpu(GPUS, numbered(1), "", MilliwattsPerGpu(300_000), GpuLost("limits"))
     begin_anew(rig, FewerGpus(rig.node, uuids[3], unopened=(other,)))
+    rig.restart(driver=FewerGpus(rig.node, uuids[3]))
     rig.enforcer.forget([numbered(1)])
     rig.enforcer.take_reported(reported(*uuids, numbered(1)))
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+
+
+@pytest.mark.parametrize("uuid", ["", "known", numbered(1)])
+def test_a_gpu_that_is_listed_and_does_not_open_is_not_forgotten(rig: Rig, uuid: str) -> None:
+    """It is there, and may draw what it likes: somebody has named the wrong one."""
+    rig.step()
+    uuid = rig.node.devices[3].uuid if uuid == "known" else uuid
+    unopened = UnopenedGpu(3, uuid, "", MilliwattsPerGpu(400_000), GpuLost("handle"))
+    rig.restart(driver=FewerGpus(rig.node, rig.node.devices[3].uuid, unopened=(unopened,)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    for _ in range(2):
+        rig.step(1)
+        before = rig.enforcer.state.held_milliwatts
+        rig.enforcer.forget(list(rig.enforcer.state.gpus))
+    kept = {uuid or rig.node.devices[3].uuid, *(device.uuid for device in rig.node.devices[:3])}
+    assert set(rig.enforcer.state.gpus) == kept
+    assert rig.enforcer.state.held_milliwatts == before
 
 
 def test_gpus_of_another_machine_take_the_places_of_those_that_were_reported(rig: Rig) -> None:
