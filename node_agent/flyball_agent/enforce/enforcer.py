@@ -387,8 +387,7 @@ class Enforcer:
 
     def forget(self, uuids: Iterable[str]) -> None:
         """Stop counting GPUs that were taken out; one that the driver still lists is kept, also where it does not open."""
-        known = self.state.gpus
-        gone = [uuid for uuid in uuids if uuid in known and known[uuid].index < 0]
+        gone = [uuid for uuid in uuids if (gpu := self.state.gpus.get(uuid)) is not None and gpu.index < 0]
         for uuid in gone:
             del self.state.gpus[uuid]
             self._log.warning("GPU forgotten", uuid=uuid)
