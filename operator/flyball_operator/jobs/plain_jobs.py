@@ -8,7 +8,7 @@ Job is let run into GPUs that nobody holds and the plan gives to nobody, the old
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import zip_longest
@@ -39,6 +39,8 @@ MOST_NODES_LOOKED_AT = 10_000
 FEWEST_JUDGED = 4
 # Those that run and whose pods have yet to come are only placed.
 MOST_NODES_PLACED_ON = 50_000
+# What nobody has made so long after a Job began to run may never come: a quota or an admission policy refuses some pods.
+PODS_MADE_SECONDS = 60.0
 # What is said of a Job, and whether somebody has to do something about it.
 REASONS = {
     "Admitted": False,
@@ -91,6 +93,7 @@ class PlainJobs:
         self._judged: dict[str, str] = {}
         self._new: dict[str, None] = {}
         self._demands = _Demands()
+        self._runs_since: dict[str, float] = {}  # as far as this operator has seen, by uid
         self.waiting: dict[str, int] = {}
         """How many that were judged go on waiting, by the reason."""
 
@@ -101,6 +104,7 @@ class PlainJobs:
         """
         jobs = {job.uid: job for job in state.cluster.plain_jobs}
         self._demands.take(jobs)
+        self._runs_since = {uid: self._runs_since.get(uid, monotonic) for uid, job in jobs.items() if job.runs}
         self._shown = {uid: shown for uid, shown in self._shown.items() if uid in jobs}
         self._admitted = {
             uid: at for uid, at in self._admitted.items() if uid in jobs and monotonic - at < BELIEVED_SECONDS
@@ -117,7 +121,8 @@ class PlainJobs:
         if waiting:
             let_run = [jobs[uid] for uid in self._admitted]
             run = [job for uid, job in jobs.items() if job.runs and uid not in self._admitted]
-            room = _Room(state, decisions, let_run, run, self._demands)
+            settled = {uid for uid, since in self._runs_since.items() if monotonic - since >= PODS_MADE_SECONDS}
+            room = _Room(state, decisions, let_run, run, settled, self._demands)
             verdicts = [room.judge(job) for job in self._whose_turn_it_is(waiting, len(state.nodes))]
         for verdict in verdicts:
             self._judged.pop(verdict.job.uid, None)
@@ -186,11 +191,13 @@ class _Room:
         self,
         state: PowerState,
         decisions: Mapping[str, JobDecision],
-        let_run: Iterable[PlainJob],
-        run: Iterable[PlainJob],
+        let_run: Sequence[PlainJob],
+        run: Sequence[PlainJob],
+        settled: Container[str],
         demands: _Demands,
     ) -> None:
-        """Without the GPUs of pods that have yet to come: first of all those of Jobs that were `let_run` a moment ago."""
+        """Without the GPUs of pods that have yet to come: first of all those of Jobs that were `let_run` a moment ago. Of
+        the `settled` ones (by uid) only pods that there are may come to a node."""
         self._state = state
         self._nodes: dict[str, NodeInfo] = dict(state.nodes)
         self._views = {
@@ -203,20 +210,19 @@ class _Room:
             if info.schedulable and info.node is not None
         }
         self._needs = _free_needs(state, self._views)
-        bound = Counter(
-            pod.controller_uid
-            for pod in state.cluster.pods
-            if pod.gpus and not pod.job_uid and pod.node and not pod.finished
-        )
+        theirs = [pod for pod in state.cluster.pods if pod.gpus and not pod.job_uid and not pod.finished]
+        bound = Counter(pod.controller_uid for pod in theirs if pod.node)
+        made = Counter(pod.controller_uid for pod in theirs)
+        pods = {job.uid: min(job.pods, made[job.uid]) if job.uid in settled else job.pods for job in (*let_run, *run)}
         self._demands = demands
         self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
         most = max(FEWEST_JUDGED, min(MAX_JUDGED, MOST_NODES_PLACED_ON // max(1, len(state.nodes))))
         incomplete = [
-            [job for job in jobs if job.gpus_per_pod and job.pods > bound[job.uid]] for jobs in (let_run, run)
+            [job for job in jobs if job.gpus_per_pod and pods[job.uid] > bound[job.uid]] for jobs in (let_run, run)
         ]
         first = _chosen(incomplete[0], most, self._effort)
         for job in [*first, *_chosen(incomplete[1], most - effort_of(first, self._effort), self._effort)]:
-            placed = self._placed(job, job.pods - bound[job.uid], self._fitting(job)[0])
+            placed = self._placed(job, pods[job.uid] - bound[job.uid], self._fitting(job)[0])
             if placed is not None:
                 self._take(job, placed, _with_pods(self._nodes, job, placed))
 

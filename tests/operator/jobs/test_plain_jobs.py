@@ -19,6 +19,7 @@ from flyball_operator.jobs.plain_jobs import (
     BELIEVED_SECONDS,
     FEWEST_JUDGED,
     MAX_JUDGED,
+    PODS_MADE_SECONDS,
     REPEATED_AFTER_SECONDS,
     PlainJobs,
     PlainJobVerdict,
@@ -226,6 +227,20 @@ def test_what_was_let_run_has_its_gpus_before_its_pods_come() -> None:
     assert [each.job.name for each in waiting.step(seen, {}, 0.0) if each.admitted] == ["first"]
     assert not any(each.admitted for each in waiting.step(seen, {}, 1.0))
     assert [each.job.name for each in waiting.step(seen, {}, BELIEVED_SECONDS + 1)][:1] == ["first"]
+
+
+@pytest.mark.parametrize("made", [0, 1, 2])
+def test_pods_that_nobody_makes_keep_no_gpus_from_others_for_ever(made: int) -> None:
+    """A quota may refuse them: whoever has none would have nobody's Jobs run any more, by one of his own."""
+    runs, waits = job("runs", gpus=3, pods=2, suspend=False), job("waits", gpus=4, created="z")
+    pods = [replace(running_pod(f"runs-{each}", "", gpus=3), controller_uid="uid-runs") for each in range(made)]
+    plain = PlainJobs()
+
+    def admitted(monotonic: float) -> list[str]:
+        return [each.job.name for each in plain.step(state([runs, waits], pods=pods), {}, monotonic) if each.admitted]
+
+    assert admitted(7.0) == admitted(6.0 + PODS_MADE_SECONDS) == []
+    assert admitted(7.0 + PODS_MADE_SECONDS) == (["waits"] if made < 2 else [])
 
 
 def test_one_that_somebody_else_has_just_written_is_let_run_in_the_next_cycle() -> None:
