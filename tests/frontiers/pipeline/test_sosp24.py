@@ -105,7 +105,7 @@ def test_never_above_the_published_solver_in_the_same_time(
     """Each point of lowtime's frontier, its clocks run on the measured seconds and joules, and ours in that time."""
     power = gpu.blocking_power_watts
     graph = pipeline_graph(gpt3(gpu, stages), Schedule.ONE_F_ONE_B, microbatches)
-    theirs = [execute(graph, p.chosen, power) for p in lowtime_peer.lowtime_frontier(graph, power, unit)[0]]
+    theirs = [execute(graph, chosen, power) for chosen in lowtime_peer.lowtime_frontier(graph, power, unit)[0]]
     planner = PerseusPlanner(graph, power)
     ours = planner.frontier_at(execution.time_seconds for execution in theirs)
     table = planner.frontier(200)
