@@ -463,6 +463,17 @@ def test_what_is_expected_of_a_node_does_not_follow_what_its_gpus_keep_watt_by_w
     )
 
 
+def test_no_gpunode_is_forced_away_of_a_node_whose_gpus_only_a_store_that_was_put_back_shows() -> None:
+    """Its kubelet knows none as yet: then nothing shows such a machine any more."""
+    assert not violation_of(
+        fault(3.15, "etcd is restored from a backup", "all", 3.72, 865),
+        fault(3.54, "node is imaged anew, and its driver comes late", "b", 4.54, 100),
+        fault(6.96, "GPUNode is deleted without its finalizer", "b", 0.10, 208),
+        beginning=schedule_of(15803216).beginning,
+        seed=15803216,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

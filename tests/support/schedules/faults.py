@@ -451,12 +451,14 @@ async def _gpu_node_deleted(world: World, fault: Fault) -> None:
 @_kind("GPUNode is deleted without its finalizer", "objects", NODES)
 async def _gpu_node_forced(world: World, fault: Fault) -> None:
     """And made anew by the operator, under the same name. Where its Node is gone, too, or stands there without its labels
-    or its GPUs, that would be the word that the machine is, or where it hangs: then it is deleted as everything else is."""
-    node, labels = world.api.get("nodes", fault.target), world.machines[fault.target].labels
+    or its GPUs, that would be the word that the machine is, or where it hangs: then it is deleted as everything else is. (A
+    store that was put back may show GPUs for a moment, of which the kubelet knows none as yet.)"""
+    node, machine = world.api.get("nodes", fault.target), world.machines[fault.target]
     if (
         node is None
-        or not labels.items() <= node["metadata"].get("labels", {}).items()
+        or not machine.labels.items() <= node["metadata"].get("labels", {}).items()
         or not node["status"]["capacity"]
+        or not machine.shows_gpus
     ):
         world.api.remove("gpunodes", fault.target)
     else:

@@ -122,7 +122,7 @@ class Machine:
 
     def driver(self) -> SimulatedDriver:
         """Open the driver; raises DriverUnavailable while there is none."""
-        if self._loop.time() < self.driver_comes_at:
+        if not self.shows_gpus:
             raise DriverUnavailable("open", detail="it is still being installed")
         return SimulatedDriver(self.node)
 
@@ -144,16 +144,21 @@ class Machine:
             device.late_seconds = 0.0
         self.reload_driver("reboot")
 
+    @property
+    def shows_gpus(self) -> bool:
+        """Whether its kubelet shows GPUs: not before there is a driver."""
+        return self._loop.time() >= self.driver_comes_at
+
     def as_node(self, *, ready: bool = True, labelled: bool = True) -> Json:
         """The Node object that its kubelet registers."""
-        labels, shows_gpus = self.labels if labelled else {}, self._loop.time() >= self.driver_comes_at
-        product = {"nvidia.com/gpu.product": A100} if shows_gpus else {}
+        labels = self.labels if labelled else {}
+        product = {"nvidia.com/gpu.product": A100} if self.shows_gpus else {}
         return {
             "kind": "Node",
             "metadata": {"name": self.name, "labels": {"kubernetes.io/hostname": self.name, **product, **labels}},
             "spec": {},
             "status": {
-                "capacity": {"nvidia.com/gpu": str(GPUS)} if shows_gpus else {},
+                "capacity": {"nvidia.com/gpu": str(GPUS)} if self.shows_gpus else {},
                 "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
                 "nodeInfo": {"bootID": self.node.boot_id},
             },
