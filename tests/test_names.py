@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.product import ROOT, packages, product_folders
+
 SPEAKS = re.compile(r"(^|_)(told|said|heard)(_|$)", re.IGNORECASE)
 
 
 # One for each framework, and a script imports one of them.
 IN_EACH_FRAMEWORK = "FlyballCallback"
-
-
-def packages() -> list[Path]:
-    """The folders of what is installed."""
-    found = []
-    for project in (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml"):
-        names = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-        found += [project.parent / name for name in names]
-    return found
-
-
-def product_folders() -> list[Path]:
-    """Whatever is installed, run or copied by people: all but the tests."""
-    return [ROOT / "benchmarks", ROOT / "deploy", ROOT / "examples", *packages()]
 
 
 def public_classes(package: Path) -> list[str]:

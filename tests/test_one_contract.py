@@ -6,14 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from flyball_api.manifests import manifests
 
-from tests.test_names import product_folders
+from tests.support.product import ROOT, product_folders
 
-ROOT = Path(__file__).parents[1]
 # Whose JSON is something else, though some of its fields have the same names.
 OTHER_JSON = {
     "client/flyball": "what training processes and agents send each other",
