@@ -11,6 +11,7 @@ from datetime import datetime
 
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap, PowerCapSpec
+from flyball_api.values.conditions import has_condition
 from flyball_api.values.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -117,7 +118,7 @@ class CapState(Struct, frozen=True):
 
     @property
     def _published_enforced(self) -> bool:
-        return any(item.type == "Enforced" and item.status == "True" for item in self.cap.status.conditions)
+        return has_condition(self.cap.status.conditions, "Enforced")
 
     @property
     def proof_stale(self) -> bool:
