@@ -143,3 +143,23 @@ def test_the_first_sight_of_a_lease_that_was_made_anew_is_no_renewal() -> None:
         assert leased.seen == [1]
 
     play(course)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"items": 3}, {"items": [{"spec": {"renewTime": 7}}]}, {"items": [], "metadata": {}}, []]
+)
+def test_an_answer_that_is_nonsense_ends_no_watch(nonsense: object) -> None:
+    """As a proxy gives it in the API server's name, with status 200."""
+
+    async def course(leased: Leased) -> None:
+        answer = leased.watch._session.get
+
+        async def nonsense_first(path: str, **params: str) -> object:
+            return nonsense if leased.watch.reconnects < 3 else await answer(path, **params)
+
+        leased.watch._session.get = nonsense_first  # type: ignore[method-assign, assignment]
+        await leased.lead(1, 60.0)
+        assert leased.watch.reconnects == 3
+        assert set(leased.seen) == {1}
+
+    play(course)
