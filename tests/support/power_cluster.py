@@ -524,7 +524,8 @@ class PowerCluster:
         term.only_braked = bool(brakes) and not term.only_braked
         if not term.only_braked:  # the cycle goes on
             instructions = term.controller.step(PowerCycle(state, plan, now, self.seconds))
-        self.found_enforced = {cap.name: cap.enforced for cap in state.caps.states}
+        knows = term.age_seconds <= STALE_SECONDS  # of every reboot
+        self.found_enforced = {cap.name: cap.enforced and knows for cap in state.caps.states}
         for info in state.nodes.values():
             if info.doubt:  # a silent agent, for instance, is nobody's command either
                 self.forget(info.name)
@@ -720,6 +721,7 @@ class PowerCluster:
                 self.api.reboots.append(len(self.api.log))
                 self.api.reported(name, agent.status())
             self.forget(name)
+            self.found_enforced = {}  # the leader has yet to see it
         else:
             agent.lease_valid = fault == "lease is renewed"
 

@@ -145,6 +145,12 @@ def test_random_schedules_keep_every_promise(part: int) -> None:
                 raise AssertionError(f"schedule {seed}: {error}") from error
 
 
+def test_a_leader_that_has_yet_to_see_a_reboot_goes_on_with_a_grant_that_may_have_been_lost() -> None:
+    """It counts it all the time: that the reboot and the grant together pass the cap is nobody's command."""
+    with few_grants_at_once():
+        Schedule(100391).run()
+
+
 # --- and by a state machine -------------------------------------------------------------------------------------------
 
 sent_fates = st.lists(st.sampled_from(FATES), min_size=AT_ONCE, max_size=AT_ONCE)
