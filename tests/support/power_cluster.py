@@ -772,10 +772,8 @@ class PowerCluster:
             self.holds[name] = within and self.found_enforced.get(name, False)
 
     def _an_enforced_cap_is_kept_by_the_hardware(self) -> None:
-        # A new leader's first word comes before its grants stand everywhere (docs/power-safety.md, "What is not held").
-        adopted = all(item.grant is None or item.grant.epoch == self.term.epoch for item in self.api.gpu_nodes.values())
         for name, cap in self.api.caps.items():
-            if not adopted or not self.claims_enforced(name) or name in self.void_claims or self.is_expected(name):
+            if not self.claims_enforced(name) or name in self.void_claims or self.is_expected(name):
                 continue
             watts = cap.status.effective_watts
             assert watts is not None
