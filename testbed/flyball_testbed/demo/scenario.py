@@ -337,7 +337,7 @@ def _line(view: View) -> str:
     used = sum(gpus for shares in view.held.values() for _, gpus in shares)
     running = sum(not job.outcome and job.gpus > 0 for job in view.jobs)
     done = sum(bool(job.outcome) for job in view.jobs)
-    enforced = "enforced" if view.cap is not None and view.cap.enforced else "being enforced"
+    enforced = "enforced" if view.cap is not None and view.cap.enforced else "not enforced"
     cap = "no cap" if now.cap is None else f"cap {now.cap / 1000:.1f} kW {enforced}"
     return (
         f"{minutes}:{seconds:02d} = {simulated_time(view.seconds * view.compression)} simulated: draw "

@@ -116,7 +116,7 @@ def _power(view: View, width: int) -> RenderableType:
         line.append(f"   cap {now.cap / 1000:5.1f} kW ", style=f"bold {CAP}")
         enforced = view.cap is not None and view.cap.enforced
         line.append(
-            " enforced " if enforced else " being enforced ",
+            " enforced " if enforced else " not enforced ",
             style="black on #59a14f" if enforced else "black on #edc948",
         )
     line.append(f"   of {view.max_watts / 1000:.1f} kW", style="dim")

@@ -203,7 +203,7 @@ def test_thinning_keeps_the_worst_moment(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_picture_shows_power_and_cap(tmp_path: Path) -> None:
     seconds = [float(index) for index in range(20)]
-    power = PowerTrace(seconds, [600.0] * 20, [700.0] * 20, [800.0] * 20, [True] * 20)
+    power = PowerTrace(seconds, [600.0] * 20, [700.0] * 20, [800.0] * 20, [True] * 14 + [False] * 6)
     gpus = GpuTrace(seconds, [{"bert-00": 8}] * 20)
     path = tmp_path / "power.png"
     draw(
@@ -226,6 +226,10 @@ def test_the_picture_shows_power_and_cap(tmp_path: Path) -> None:
 
     assert rows(CAP).mean() < rows(DRAW).mean() < rows("#102030").mean(), "from top to bottom"
     assert len(rows("#102030")) > pixels.shape[0] / 8, "8 of 16 GPUs fill half of the lower part"
+    near_cap = pixels[int(rows(CAP).min()) - 12 : int(rows(CAP).max()) + 12]
+    not_enforced = (np.abs(near_cap - [0xF2, 0xB1, 0x34]).sum(axis=2) <= 60).any(axis=0)
+    assert 0.15 < not_enforced.mean() < 0.35, "under the cap, for as long as it is not called enforced"
+    assert not not_enforced[: pixels.shape[1] // 2].any()
 
 
 def view(**changes: object) -> View:
@@ -283,7 +287,7 @@ def test_the_screen_says_what_matters() -> None:
     assert "gpt2-02" not in text, "what is done makes room for what runs"
     assert text.count("■") == 8 + 1
     waiting = view(cap=CapSeen("cluster", 4000, 6000, 5000, False, "cutting"))
-    assert "being enforced" in shown(waiting)
+    assert "cap   4.0 kW  not enforced" in shown(waiting), "as while a node has booted without its agent"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60)])
