@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.gpu.gpu import GpuReading
+from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_agent.node.agent import STALE_SECONDS
 from flyball_agent.node.metrics import MAX_CONNECTIONS, SCRAPE_BURST, SCRAPES_PER_SECOND, AgentCollector, MetricsServer
 from flyball_agent.pods.resources import PodDevices
@@ -18,6 +19,7 @@ from flyball_agent.process.single import SingleProcessAgent
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.virtual import VirtualNode
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -194,6 +196,27 @@ def test_no_counter_falls_when_an_agent_is_killed_and_comes_back(tmp_path: Path)
     assert not [key for key in samples if "joules" in key[0]]
     run(agent, clock)
     assert value(scrape(agent), name, gpu=gpu) >= before
+    agent.enforcer.close()
+
+
+def test_a_gpu_without_an_energy_counter_has_no_series_of_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stays at zero would say that it uses none."""
+    agent, node, clock = make(tmp_path)
+    without, real = node.devices[0], SimulatedGpu.read
+
+    def read(gpu: SimulatedGpu) -> GpuReading:
+        reading = real(gpu)
+        return replace(reading, energy_millijoules=None) if gpu.uuid == without.uuid else reading
+
+    monkeypatch.setattr(SimulatedGpu, "read", read)
+    run(agent, clock)
+    run(agent, clock, 10)
+    samples = scrape(agent)
+    assert value(samples, "flyball_gpu_power_limit_watts", gpu=without.uuid, kind="requested") == 300
+    counted = {dict(labels)["gpu"] for name, labels in samples if name == "flyball_gpu_energy_joules_total"}
+    assert counted == {device.uuid for device in node.devices} - {without.uuid}
     agent.enforcer.close()
 
 
