@@ -30,6 +30,8 @@ MOST_REQUIREMENTS = 100
 MOST_VALUES = 2000
 # So many of them take a node as long as all the rest.
 CHECKED_AT_ONCE = 5
+# No label of a node is longer. Templates of our own kind may ask for what is, which no API server has looked at.
+LONGEST_KEY, LONGEST_VALUE = 317, 63
 
 
 class Requirement(ApiStruct, frozen=True):
@@ -47,8 +49,12 @@ class Requirement(ApiStruct, frozen=True):
 
 
 def _compared(value: str | None, values: frozenset[str], sign: int) -> bool:
+    """Whether a label is above or below the one number that it may be compared with: by any other, pods are refused."""
+    if value is None or len(values) != 1:
+        return False
+    (number,) = values
     try:
-        return value is not None and sign * (int(value) - int(min(values, default=""))) > 0
+        return len(number) <= LONGEST_VALUE and sign * (int(value) - int(number)) > 0
     except ValueError:
         return False
 
@@ -133,10 +139,10 @@ class PodDemands(ApiStruct, frozen=True):
 
     @property
     def effort(self) -> int:
-        """What it takes to compare this with one node, beside what it takes without affinity and tolerations."""
+        """What it takes to compare this with one node, beside what it takes without labels, affinity and tolerations."""
         terms = self.terms or ()
         requirements = sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
-        return 1 + (max(len(terms), requirements) + len(self.tolerations)) // CHECKED_AT_ONCE
+        return 1 + (len(self.labels) + max(len(terms), requirements) + len(self.tolerations)) // CHECKED_AT_ONCE
 
     def lacking(self, node: NodeView, free: Needs | None) -> str:
         """What the node lacks, as what follows "has" or "have"; empty where the pods fit.
@@ -193,7 +199,8 @@ def template_demands(whole: Mapping[str, Any], plain: PodDemands) -> PodDemands:
     return PodDemands(
         plain.resource_name,
         plain.gpus,
-        tuple(sorted(spec.node_selector.items())),
+        # Of what is too long to be a node's so much is kept that it is none's: it would be written out for each node.
+        tuple(sorted((key[: LONGEST_KEY + 1], value[: LONGEST_VALUE + 1]) for key, value in spec.node_selector.items())),
         None if required is None or _is_long(required.node_selector_terms) else required.node_selector_terms,
         spec.tolerations if len(spec.tolerations) <= MOST_TOLERATIONS else (Toleration(operator="Exists"),),
         needs,

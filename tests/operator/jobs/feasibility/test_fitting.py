@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,14 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import GpuQuota, Needs, PodView, read_gpu_quotas, read_needs, read_node, read_pod
 from flyball_operator.jobs.feasibility import comparisons, fitting
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, withheld_gpus
-from flyball_operator.jobs.feasibility.pod_demands import CHECKED_AT_ONCE, MOST_REQUIREMENTS, PodDemands, pod_demands
+from flyball_operator.jobs.feasibility.pod_demands import (
+    CHECKED_AT_ONCE,
+    LONGEST_KEY,
+    LONGEST_VALUE,
+    MOST_REQUIREMENTS,
+    PodDemands,
+    pod_demands,
+)
 from flyball_operator.jobs.feasibility.quotas import resource_quota_bounds
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 
@@ -86,6 +93,11 @@ def required(*expressions: Json) -> Json:
         ({"affinity": required({"key": "disk", "operator": "Exists"})}, "b"),
         ({"affinity": required({"key": "speed", "operator": "Gt", "values": ["9"]})}, "d"),
         ({"affinity": required({"key": "speed", "operator": "Lt", "values": ["9"]})}, ""),
+        ({"affinity": required({"key": "speed", "operator": "Lt", "values": ["11"]})}, "d"),
+        ({"affinity": required({"key": "speed", "operator": "Gt", "values": []})}, ""),
+        ({"affinity": required({"key": "speed", "operator": "Gt", "values": ["9", "8"]})}, ""),
+        ({"affinity": required({"key": "speed", "operator": "Gt", "values": ["9".zfill(LONGEST_VALUE)]})}, "d"),
+        ({"affinity": required({"key": "speed", "operator": "Gt", "values": ["9".zfill(LONGEST_VALUE + 1)]})}, ""),
         ({"affinity": required({"key": "speed", "operator": "Somehow", "values": ["9"]})}, "abd"),
         ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, "abcd"),
         ({"tolerations": [{"operator": "Exists"}]}, "abcd"),
@@ -140,10 +152,28 @@ def test_who_asks_for_more_than_is_worth_comparing_is_left_to_the_scheduler(spec
         ({"affinity": required(*[NO_ZONE] * CHECKED_AT_ONCE)}, 2),
         ({"affinity": required(*[NO_ZONE] * MOST_REQUIREMENTS)}, 1 + MOST_REQUIREMENTS // CHECKED_AT_ONCE),
         ({"tolerations": [{"key": f"{number}"} for number in range(CHECKED_AT_ONCE)]}, 2),
+        ({"nodeSelector": {f"{number}": "" for number in range(CHECKED_AT_ONCE)}}, 2),
     ],
 )
 def test_what_it_takes_to_compare_with_a_node(spec: Json, effort: int) -> None:
     assert pod_demands(job(**spec)).effort == effort
+
+
+@pytest.mark.parametrize(
+    ("longest", "selector"),
+    [
+        (LONGEST_KEY, lambda length: {"k" * length: "there"}),
+        (LONGEST_VALUE, lambda length: {"key": "v" * length}),
+    ],
+)
+def test_labels_that_are_longer_than_any_are_no_nodes(longest: int, selector: Callable[[int], dict[str, str]]) -> None:
+    """A megabyte, which the API server takes for our own kind, would be written out for each node in each cycle."""
+    there = node("a", labels=selector(longest))
+    assert fit_of(job(nodeSelector=selector(longest)), there).refusal is None
+    for length in (longest + 1, 1_000_000):
+        refusal = fit_of(job(nodeSelector=selector(length)), there).refusal
+        assert refusal is not None
+        assert len(refusal.message) < 1000
 
 
 def test_of_more_demands_than_a_cycle_compares_each_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
