@@ -200,7 +200,9 @@ def template_demands(whole: Mapping[str, Any], plain: PodDemands) -> PodDemands:
         plain.resource_name,
         plain.gpus,
         # Of what is too long to be a node's so much is kept that it is none's: it would be written out for each node.
-        tuple(sorted((key[: LONGEST_KEY + 1], value[: LONGEST_VALUE + 1]) for key, value in spec.node_selector.items())),
+        tuple(
+            sorted((key[: LONGEST_KEY + 1], value[: LONGEST_VALUE + 1]) for key, value in spec.node_selector.items())
+        ),
         None if required is None or _is_long(required.node_selector_terms) else required.node_selector_terms,
         spec.tolerations if len(spec.tolerations) <= MOST_TOLERATIONS else (Toleration(operator="Exists"),),
         needs,
