@@ -46,6 +46,7 @@ class GpuNodeChannel:
         self._path = GPU_NODES.path(name=agent.node, subresource="status")
         self._present = asyncio.Event()
         self._acknowledged: Acknowledgement | None = None  # the last one that was published, in whichever object
+        self._sent: Acknowledgement | None = None  # the last one that was sent, which may be on its way yet
         # What had been acknowledged when this agent or its governor began; None until the API server has said it.
         self._acknowledged_before: tuple[Acknowledgement, ...] | None = None
         self._recalled = asyncio.Event()
@@ -96,6 +97,7 @@ class GpuNodeChannel:
                 found = (
                     *([] if status.acknowledged is None else [status.acknowledged]),
                     *await self._acknowledged_brake(),
+                    *([] if self._sent is None else [self._sent]),
                 )
             except Exception as error:  # whatever an answer has in it, the agent goes on
                 self._log.warning("not known what was acknowledged", error=str(error) or repr(error))
@@ -208,6 +210,7 @@ class GpuNodeChannel:
         if seen is not None and not self._knows_gpus:
             self._status = with_gpus_of_before(self._status, read_status(seen, GpuNodeStatus)[0])
         version = "" if seen is None else seen["metadata"]["resourceVersion"]
+        self._sent = self._status.acknowledged or self._sent
         self.informer.absorb(await self._session.patch(self._path, status_patch(self._status, version)))
 
     async def _look(self) -> None:
@@ -236,6 +239,7 @@ class GpuNodeChannel:
         acknowledged = acknowledgement(self._agent.state)
         if acknowledged is None or self._uid is None:
             return False
+        self._sent = acknowledged
         try:
             await self._write_small_object(self._uid, acknowledged)
         except Exception as error:  # whatever an answer has in it, the status can say the same

@@ -55,7 +55,8 @@ class Agent:
         self.round_made.set()
 
     def status(self, previous: GpuNodeStatus) -> GpuNodeStatus:
-        return GpuNodeStatus(mode=self.significant[0], devices=self.gpus)
+        acknowledged = self.state.enforced.acknowledged
+        return GpuNodeStatus(mode=self.significant[0], devices=self.gpus, acknowledged=acknowledged)
 
     def status_published(self, round_number: int) -> None:
         self.published.append(round_number)
@@ -81,6 +82,7 @@ class Server(MemorySession):
         self.requests: list[str] = []
         self.loses = self.hides_brakes = False
         self.brakes_wait: asyncio.Event | None = None  # until when nobody is told of brakes' acknowledgements
+        self.writes_wait: asyncio.Event | None = None  # until when patches are on their way
         self.on_patch: Callable[[], None] = lambda: None  # called while a patch is under way
 
     async def get(self, path: str, **params: str) -> Json:
@@ -97,6 +99,8 @@ class Server(MemorySession):
     async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
         self.patches.append(body)
         self.requests.append("patch")
+        if self.writes_wait is not None:
+            await self.writes_wait.wait()
         answer = await super().patch(path, body, content_type, **params)
         self.on_patch()
         self.on_patch = lambda: None
@@ -236,6 +240,32 @@ def test_a_governor_is_told_nothing_of_what_was_read_before_it_began() -> None:
         waits.set()
         await reading
         assert (agent.acknowledged, agent.reported[heard:]) == ((later,), [["GPU-1"]])
+
+    play(course)
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["in the status", "by the small object"])
+def test_a_governor_is_told_what_the_one_before_it_has_acknowledged_though_that_is_on_its_way(small: bool) -> None:
+    """Watts may be granted by it once it has come, and a journal that is lost or put back knows nothing of it."""
+    braked = replace(LAST, bound_milliwatts=NodeMilliwatts(700), bound_by="1")
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        agent.state.enforced.acknowledged = LAST
+        await asyncio.sleep(1.0)
+        server.api.put("brakeacknowledgements", brake_acknowledgement_object("a", "uid", LAST))
+        channel._has_small_object = True
+        agent.state.enforced.acknowledged = braked if small else replace(braked, generation=LAST.generation + 1)
+        server.writes_wait = asyncio.Event()
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        channel.governor_is_new()
+        await channel.reread()
+        assert agent.acknowledged is not None
+        assert (LAST.generation + (not small), 700) in {
+            (each.generation, each.bound_milliwatts) for each in agent.acknowledged
+        }
+        server.writes_wait.set()
 
     play(course)
 
