@@ -190,7 +190,7 @@ class GpuReader:
             reported = [gpu for gpu in self._reported or () if gpu.uuid not in forgotten]
             for gpu in not_listed(self._state.gpus, reported):
                 self._log.error("GPU not listed", uuid=gpu.uuid)
-                self._state.put(gpu)
+                self._state.put(gpu.forgotten(self._clock_ns()) if self._journal.state.gaps else gpu)
         new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)
         self._note(*new)
 

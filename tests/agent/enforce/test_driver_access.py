@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,6 +260,28 @@ def test_a_gpu_that_was_reported_and_is_not_listed_under_a_new_journal_counts_un
         assert rig.acknowledged == (1, 1, 300_000)
     rig.enforcer.swap_driver(driver)
     assert lost not in rig.enforcer.state.gpus
+
+
+@pytest.mark.parametrize("first", ["reported", "acknowledged"])
+def test_a_gpu_that_was_reported_and_comes_back_may_take_what_nobody_remembers(tmp_path: Path, first: str) -> None:
+    """An agent before this one may have asked for it, and its node's driver be late."""
+    rig = Rig(tmp_path, gpus=1)
+    uuid = rig.node.devices[0].uuid
+    rig.enforcer.accept(gpu_node_spec(1, 100_000))
+    rig.step()
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    begin_anew(rig, FewerGpus(rig.node, uuid))
+    if first == "reported":
+        rig.enforcer.take_reported(reported(uuid))
+    rig.enforcer.accept(gpu_node_spec(2, 100_000), acknowledged=(acknowledged,))
+    rig.enforcer.take_reported(reported(uuid))
+    rig.step(1)
+    rig.enforcer.swap_driver(rig.driver)
+    rig.step(1)
+    assert rig.acknowledged is None
+    rig.step(COMING_NS / SECOND)
+    assert rig.acknowledged == (1, 2, 100_000)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
