@@ -7,14 +7,18 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Any
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+# Longer than any that an API server gives; in a template of our own kind, which it does not look into, stands whatever a
+# user has written: a number of a megabyte takes from seconds to hours to read.
+LONGEST_QUANTITY = 64
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
 
 
 def thousandths(value: Any) -> int:
-    """A quantity in thousandths of its unit, rounded up; 0 where it is none."""
-    return _thousandths(str(value))
+    """A quantity in thousandths of its unit, rounded up; 0 where it is none, or longer than any is."""
+    text = str(value)
+    return _thousandths(text) if len(text) <= LONGEST_QUANTITY else 0
 
 
 @lru_cache(maxsize=1024)  # thousands of pods ask for the same few quantities

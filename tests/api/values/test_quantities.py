@@ -27,6 +27,11 @@ from flyball_api.values.quantities import thousandths
         ("many", 0),
         (None, 0),
         ("1 Gi", 0),
+        ("1.", 1000),
+        ("1.m", 1),
+        (".", 0),
+        ("1" + "0" * 63, 10**66),
+        ("1" + "0" * 64, 0),  # in a template that no API server has looked at, one may be a megabyte
     ],
 )
 def test_thousandths(text: Any, value: int) -> None:
