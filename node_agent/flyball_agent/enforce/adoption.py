@@ -127,11 +127,20 @@ def not_listed(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> li
     return [_not_found(gpu) for gpu in others[: max(0, len(reported) - len(gpus))]]
 
 
+def may_be_larger(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> list[GpuState]:
+    """The GPUs that do not say their UUID and count with less than the largest of those that were reported and are not
+    there, as that one: each may be it."""
+    most = max((gpu.max_milliwatts for gpu in reported if gpu.uuid not in gpus), default=UNKNOWN_MIN_MILLIWATTS)
+    limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most)
+    unnamed = (gpu for gpu in gpus.values() if is_unnamed(gpu.uuid) and gpu.limits.max_milliwatts < most)
+    return [gpu.changed(limits=limits, held_milliwatts=most) for gpu in unnamed]
+
+
 def newly_found(
     gpus: Mapping[str, GpuState], known: Mapping[str, FoundGpu], *, unread_too: bool = False
 ) -> list[Record]:
     """What the journal, which knows some GPUs, is to remember of those that there are: each that was read, or that cannot
-    be, and of one that has opened at last what it is. A GPU that says its UUID now is there once."""
+    be, and of one that has opened at last, or may be larger, what it is. A GPU that says its UUID now is there once."""
     found = [
         FoundGpu(
             gpu.uuid,
@@ -151,7 +160,8 @@ def newly_found(
 def _is_news(gpu: GpuState, known: FoundGpu | None, unread_too: bool) -> bool:
     if known is None:
         return unread_too or gpu.usable or gpu.failure is not None
-    return _never_opened(known) and gpu.usable and gpu.limits.min_milliwatts > UNKNOWN_MIN_MILLIWATTS
+    opened = gpu.usable and gpu.limits.min_milliwatts > UNKNOWN_MIN_MILLIWATTS
+    return _never_opened(known) and (opened or gpu.limits.max_milliwatts > known.max_milliwatts)
 
 
 def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimits]:

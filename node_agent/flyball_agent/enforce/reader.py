@@ -11,7 +11,7 @@ from flyball_kube.process.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
-from flyball_agent.enforce.adoption import in_a_status, newly_found, not_listed
+from flyball_agent.enforce.adoption import in_a_status, may_be_larger, newly_found, not_listed
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -191,6 +191,8 @@ class GpuReader:
             for gpu in not_listed(self._state.gpus, reported):
                 self._log.error("GPU not listed", uuid=gpu.uuid)
                 self._state.put(gpu.forgotten(self._clock_ns()) if self._journal.state.gaps else gpu)
+            for gpu in may_be_larger(self._state.gpus, reported):
+                self._state.put(gpu)
         new = newly_found(self._state.gpus, self._journal.state.gpus, unread_too=unread_too)
         self._note(*new)
 

@@ -284,6 +284,31 @@ def test_a_gpu_that_was_reported_and_comes_back_may_take_what_nobody_remembers(t
     assert rig.acknowledged == (1, 2, 100_000)
 
 
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_gpu_that_does_not_say_its_uuid_counts_as_the_largest_of_those_that_were_reported_and_are_not_listed(
+    rig: Rig, read_before: bool
+) -> None:
+    """It is one of them, and the others of its node may be smaller."""
+    *uuids, lost = (device.uuid for device in rig.node.devices)
+    unopened = UnopenedGpu(3, "", "", None, GpuLost("handle"))
+    driver = FewerGpus(rig.node, lost, unopened=(unopened,))
+    begin_anew(rig, driver)
+    if read_before:
+        rig.step()
+    rig.enforcer.take_reported((*reported(*uuids), *reported(lost, most=700_000, default=500_000)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 700_000)
+    rig.restart(driver=driver)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 700_000)
+    rig.restart()
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_gpu_that_was_forgotten_stays_so_though_a_status_has_it_still(rig: Rig, restarted: bool) -> None:
     """It is asked for before the agent begins, or the agent ends before the API server has heard of it."""
