@@ -262,26 +262,24 @@ class Enforcer:
 
     def set_asked_clocks(self) -> Coroutine[Any, Any, None]:
         """Begin to set the clocks that were asked for, at once, for computations wait for them; no limit changes."""
+        return self._set_clocks_after(self._setter.set_locks(self._take_asked()))
+
+    def _take_asked(self) -> Mapping[str, ClockLock | None]:
         asked, self._asked = self._asked, set()
-        locks: Mapping[str, ClockLock | None] = {}
-        if (grant := self.state.in_force) is not None:
-            own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
-            locks = decisions.locks_of_jobs(grant, own, self._wishes.current(self._clock_ns()))
-        return self._set_clocks_after(self._setter.set_locks(locks))
+        if (grant := self.state.in_force) is None:
+            return {}
+        own = [gpu for uuid in asked if (gpu := self.state.gpus.get(uuid)) is not None]
+        return decisions.locks_of_jobs(grant, own, self._wishes.current(self._clock_ns()))
 
     async def _set_clocks_after(self, begun: Coroutine[Any, Any, None]) -> None:
         await begun
         while self._asked:
-            await self.set_asked_clocks()
+            await self._setter.set_locks(self._take_asked())
 
     def _targets(self, grant: Grant, gpus: Sequence[GpuState]) -> dict[str, Target]:
         return decisions.targets_of(grant, gpus, self.state.mode, self._wishes.current(self._clock_ns()))
 
     # ---- what is known -------------------------------------------------------------------------------------------
-
-    def lease_remaining_seconds(self) -> float:
-        """0 where there is no lease or it has run out."""
-        return self.state.lease_remaining_seconds(self._clock_ns())
 
     @property
     def driver_error(self) -> GpuError | None:

@@ -176,7 +176,7 @@ def test_the_lease_ends_steps_down_and_comes_back_with_a_renewal(rig: Rig) -> No
     rig.step(1)
     assert rig.enforcer.state.mode is Mode.FAILSAFE
     assert rig.limits() == [150_000, 150_000, 100_000, 100_000]
-    assert rig.enforcer.lease_remaining_seconds() == 0
+    assert rig.enforcer.state.lease_remaining_seconds(rig.now_ns) == 0
     assert rig.enforcer.state.counts.lease_expiries == 1
     assert rig.enforcer.renew_lease(1)
     rig.step()
@@ -1264,9 +1264,9 @@ def test_a_lease_runs_from_what_was_seen_and_never_from_later_than_now(tmp_path:
     left = 30 + min(0, ahead_seconds)
     seen_ns = rig.now_ns + ahead_seconds * SECOND
     rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, lease=30), seen_ns=seen_ns)
-    assert rig.enforcer.lease_remaining_seconds() == left
+    assert rig.enforcer.state.lease_remaining_seconds(rig.now_ns) == left
     rig.enforcer.renew_lease(1, seen_ns=seen_ns)
-    assert rig.enforcer.lease_remaining_seconds() == left
+    assert rig.enforcer.state.lease_remaining_seconds(rig.now_ns) == left
     rig.enforcer.close()
 
 
@@ -1507,7 +1507,9 @@ def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_befor
         def checked(limit: int, device: Any = device, real: Any = real) -> None:
             before = device.read().requested_limit_milliwatts
             if limit > before:
-                assert rig.enforcer.lease_remaining_seconds() > 0 or rig.enforcer.state.mode is Mode.FLOOR
+                assert (
+                    rig.enforcer.state.lease_remaining_seconds(rig.now_ns) > 0 or rig.enforcer.state.mode is Mode.FLOOR
+                )
             real(device, limit)
             check()
 

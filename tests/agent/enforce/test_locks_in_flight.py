@@ -228,3 +228,21 @@ def test_a_lock_that_is_set_while_another_gpus_counter_begins_anew_is_not_taken_
         assert on.highest() == [600, 600]
 
     play(course())
+
+
+def test_clocks_that_are_asked_for_all_the_time_are_set_for_as_long_as_that_lasts(tmp_path: Path) -> None:
+    """As where each of a pod's computations is shorter than its driver takes to set a clock."""
+
+    async def course() -> None:
+        on = await slowed_down(tmp_path)
+        begun = set()
+        for number in range(3000):
+            on.lanes.answers.extend([Answer(0.005)] * (4 - len(on.lanes.answers)))
+            on.ask(CLOCKS[number % 4])
+            begun.add(on._setting)
+            await asyncio.sleep(0.004)
+        await on.rest()
+        assert {each.exception() for each in begun if each is not None} == {None}
+        assert on.highest() == [CLOCKS[3]] * 2
+
+    play(course())
