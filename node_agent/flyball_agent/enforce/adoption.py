@@ -128,12 +128,17 @@ def not_listed(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> li
 
 
 def may_be_larger(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> list[GpuState]:
-    """The GPUs that do not say their UUID and count with less than the largest of those that were reported and are not
-    there, as that one: each may be it."""
-    most = max((gpu.max_milliwatts for gpu in reported if gpu.uuid not in gpus), default=UNKNOWN_MIN_MILLIWATTS)
-    limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most)
-    unnamed = (gpu for gpu in gpus.values() if is_unnamed(gpu.uuid) and gpu.limits.max_milliwatts < most)
-    return [gpu.changed(limits=limits, held_milliwatts=most) for gpu in unnamed]
+    """The GPUs that never opened and count with less than what was reported of them, as that; one that does not say its
+    UUID may be the largest of those that were reported and are not there."""
+    known = {gpu.uuid: gpu.max_milliwatts for gpu in reported}
+    others = max((most for uuid, most in known.items() if uuid not in gpus), default=UNKNOWN_MIN_MILLIWATTS)
+    larger = []
+    for gpu in gpus.values():
+        most = known.get(gpu.uuid, others if is_unnamed(gpu.uuid) else UNKNOWN_MIN_MILLIWATTS)
+        if gpu.limits.min_milliwatts == UNKNOWN_MIN_MILLIWATTS and gpu.limits.max_milliwatts < most:
+            limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most)
+            larger.append(gpu.changed(limits=limits, held_milliwatts=max(gpu.held_milliwatts, most)))
+    return larger
 
 
 def newly_found(

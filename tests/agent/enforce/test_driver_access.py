@@ -284,13 +284,14 @@ def test_a_gpu_that_was_reported_and_comes_back_may_take_what_nobody_remembers(t
     assert rig.acknowledged == (1, 2, 100_000)
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("read_before", [False, True])
-def test_a_gpu_that_does_not_say_its_uuid_counts_as_the_largest_of_those_that_were_reported_and_are_not_listed(
-    rig: Rig, read_before: bool
+def test_a_gpu_that_does_not_open_counts_as_the_largest_of_those_that_were_reported_which_it_may_be(
+    rig: Rig, read_before: bool, named: bool
 ) -> None:
-    """It is one of them, and the others of its node may be smaller."""
+    """The others of its node may be smaller."""
     *uuids, lost = (device.uuid for device in rig.node.devices)
-    unopened = UnopenedGpu(3, "", "", None, GpuLost("handle"))
+    unopened = UnopenedGpu(3, lost if named else "", "", None, GpuLost("handle"))
     driver = FewerGpus(rig.node, lost, unopened=(unopened,))
     begin_anew(rig, driver)
     if read_before:
