@@ -11,7 +11,12 @@ import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.names import ANNOTATION_PIPELINE_POINT, ANNOTATION_STRAGGLER, LABEL_MODE, MODE_OBSERVE
 from flyball_operator.jobs.manifests import incarnation_job
-from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, SIGNIFICANT_SHARE, STRAGGLER_PAUSE_SECONDS
+from flyball_operator.jobs.pipeline_points import (
+    LONGEST_POINT,
+    PAUSE_SECONDS,
+    SIGNIFICANT_SHARE,
+    STRAGGLER_PAUSE_SECONDS,
+)
 
 from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import NOW, decision, incarnation_view, job_view, pod_view, raw_job, running_pod
@@ -120,6 +125,19 @@ def test_what_somebody_else_has_written_is_put_right(annotation: str) -> None:
     pods.annotation = annotation
     pods.run()
     assert pods.told() == {"objective": "Energy", "maxMegahertz": 1410}
+
+
+def test_what_is_longer_than_all_that_is_told_is_put_right_and_not_read() -> None:
+    """A pod's annotation may be a quarter of a megabyte, and those of all pods are looked at in each cycle."""
+    pods = Pods()
+    pods.told()
+    pods.annotation = pods.annotation.ljust(LONGEST_POINT)
+    pods.run()
+    assert pods.told() is None
+    pods.annotation += " "
+    pods.run()
+    assert pods.told() is not None
+    assert len(pods.annotation) < LONGEST_POINT
 
 
 def test_nobody_else_is_told_anything() -> None:
