@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -33,6 +34,24 @@ five pivots."""
 
 class DriftingError(RuntimeError):
     """The linear program has no optimum where it must have one; says what the solver said."""
+
+
+class _Starts(NamedTuple):
+    """The columns of each cell's first and last start, and that of the iteration's end."""
+
+    first: Integers
+    last: Integers
+    end: int
+
+
+class _Stretches(NamedTuple):
+    """How many columns stretch each cell, and the first of them (one more: where they end); of each column its length in
+    the program's unit of time, and what all of it costs (J)."""
+
+    counts: Integers
+    first: Integers
+    lengths: Floats
+    costs: Floats
 
 
 class DriftingProgram:
@@ -89,78 +108,67 @@ class DriftingProgram:
         stretch per hull edge. Rows: start[after] - start[before] - stretches[before] >= shortest[before] for the edges of
         the graph and the last operations' ends. Of the edges between two cells, in which starts are linear, the first and
         the last stand for all."""
-        first_start, last_start, starts = self._start_columns()
-        end = starts
+        first_start, last_start, end = self._start_columns()
         before, after = self._edges_that_bind()
         sinks = np.array([place for place, successors in enumerate(self._graph.successors) if not successors])
-        source = np.concatenate([before, sinks])
-        cell = self._ties.cell
-        position = self._ties.lap / np.maximum(
-            self._copies[cell] - 1, 1
-        )  # 0 at the first start of its cell, 1 at the last
-        duration = cell[source]
-        steps = [(np.diff(curve.hull_times), np.diff(curve.hull_costs)) for curve in self._curves]
-        stretch_counts = np.array([len(times) for times, _ in steps])[self._kinds]
-        first_stretch = end + 1 + np.concatenate([[0], np.cumsum(stretch_counts)])
-        lengths = np.concatenate([np.zeros(0), *(steps[kind][0] for kind in self._kinds)]) / self._unit
-        costs = np.concatenate([np.zeros(0), *(steps[kind][1] for kind in self._kinds)])
-        slopes = costs / lengths
+        stretches = self._stretch_columns(end + 1)
+        matrix = self._precedence(_Starts(first_start, last_start, end), stretches, before, after, sinks)
+        slopes = stretches.costs / stretches.lengths
         self._slope_unit = float(np.median(-slopes)) if len(slopes) else 1.0
-        rows, edges = np.arange(len(source)), np.arange(len(before))
-        per_row = stretch_counts[duration]
-        stretch_rows = np.repeat(rows, per_row)
-        within = np.arange(len(stretch_rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
-        stretch_columns = np.repeat(first_stretch[duration], per_row) + within
-        matrix = scipy.sparse.csc_matrix(
-            (
-                np.concatenate(
-                    [
-                        1 - position[after],
-                        position[after],
-                        np.ones(len(sinks)),
-                        position[source] - 1,
-                        -position[source],
-                        np.full(len(stretch_rows), -1.0),
-                    ]
-                ),
-                (
-                    np.concatenate([edges, edges, rows[len(before) :], rows, rows, stretch_rows]),
-                    np.concatenate(
-                        [
-                            first_start[cell[after]],
-                            last_start[cell[after]],
-                            np.full(len(sinks), end),
-                            first_start[duration],
-                            last_start[duration],
-                            stretch_columns,
-                        ]
-                    ),
-                ),
-            ),
-            shape=(len(rows), int(first_stretch[-1])),
-        )
-        matrix.eliminate_zeros()
+        weights = np.repeat(self._copies, stretches.counts)
         program = highspy.HighsLp()
         program.num_row_, program.num_col_ = matrix.shape
-        weights = np.repeat(self._copies, stretch_counts)
         program.col_cost_ = np.concatenate([np.zeros(end + 1), weights * slopes / self._slope_unit])
         program.col_lower_ = np.zeros(matrix.shape[1])
-        program.col_upper_ = np.concatenate([np.full(end + 1, highspy.kHighsInf), lengths])
-        program.row_lower_ = self._shortest[duration] / self._unit
-        program.row_upper_ = np.full(len(rows), highspy.kHighsInf)
+        program.col_upper_ = np.concatenate([np.full(end + 1, highspy.kHighsInf), stretches.lengths])
+        program.row_lower_ = self._shortest[self._ties.cell[np.concatenate([before, sinks])]] / self._unit
+        program.row_upper_ = np.full(matrix.shape[0], highspy.kHighsInf)
         program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         program.a_matrix_.start_ = matrix.indptr
         program.a_matrix_.index_ = matrix.indices
         program.a_matrix_.value_ = matrix.data
-        highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex")):
-            highs.setOptionValue(option, value)
-        if highs.passModel(program) != highspy.HighsStatus.kOk:
-            raise DriftingError("HiGHS refused the linear program")
         self._end = end
-        self._stretches = first_stretch - end - 1
+        self._stretches = stretches.first - end - 1
         self._last_start = last_start
-        return highs
+        return _solver_of(program)
+
+    def _precedence(
+        self, starts: _Starts, stretches: _Stretches, before: Integers, after: Integers, sinks: Integers
+    ) -> scipy.sparse.csc_matrix:
+        """The program's matrix: a row for each of the edges `before[e]` to `after[e]`, then one for each of the `sinks`."""
+        cell = self._ties.cell
+        # 0 at the first start of its cell, 1 at the last
+        position = self._ties.lap / np.maximum(self._copies[cell] - 1, 1)
+        source = np.concatenate([before, sinks])
+        duration = cell[source]
+        rows, edges = np.arange(len(source)), np.arange(len(before))
+        per_row = stretches.counts[duration]
+        stretch_rows = np.repeat(rows, per_row)
+        within = np.arange(len(stretch_rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
+        stretch_columns = np.repeat(stretches.first[duration], per_row) + within
+        ends = np.full(len(sinks), starts.end)
+        entries = [  # their values, rows and columns
+            (1 - position[after], edges, starts.first[cell[after]]),
+            (position[after], edges, starts.last[cell[after]]),
+            (np.ones(len(sinks)), rows[len(before) :], ends),
+            (position[source] - 1, rows, starts.first[duration]),
+            (-position[source], rows, starts.last[duration]),
+            (np.full(len(stretch_rows), -1.0), stretch_rows, stretch_columns),
+        ]
+        values, in_rows, in_columns = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+        shape = (len(rows), int(stretches.first[-1]))
+        matrix = scipy.sparse.csc_matrix((values, (in_rows, in_columns)), shape=shape)
+        matrix.eliminate_zeros()
+        return matrix
+
+    def _stretch_columns(self, first_column: int) -> _Stretches:
+        """The columns from `first_column` on, by which cells take longer than they must: one for each edge of a hull."""
+        steps = [(np.diff(curve.hull_times), np.diff(curve.hull_costs)) for curve in self._curves]
+        counts = np.array([len(times) for times, _ in steps])[self._kinds]
+        first = first_column + np.concatenate([[0], np.cumsum(counts)])
+        lengths = np.concatenate([np.zeros(0), *(steps[kind][0] for kind in self._kinds)]) / self._unit
+        costs = np.concatenate([np.zeros(0), *(steps[kind][1] for kind in self._kinds)])
+        return _Stretches(counts, first, lengths, costs)
 
     def _start_columns(self) -> tuple[Integers, Integers, int]:
         """The columns of each cell's first and last start, and how many there are."""
@@ -184,3 +192,13 @@ class DriftingProgram:
         ends = np.concatenate([starts[1:], [len(group)]]) - 1
         kept = rank[np.union1d(starts, ends)]
         return before[kept], after[kept]
+
+
+def _solver_of(program: highspy.HighsLp) -> highspy.Highs:
+    """HiGHS with the program, to be solved by the simplex method from wherever it stands. Raises DriftingError."""
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex")):
+        highs.setOptionValue(option, value)
+    if highs.passModel(program) != highspy.HighsStatus.kOk:
+        raise DriftingError("HiGHS refused the linear program")
+    return highs
