@@ -54,28 +54,10 @@ def own_pipeline(
     path = plan if section is None else section.plan
     plans = None if path is None else read_plans(path, stage, environment.world_size, section)
     own = gpu or own_gpu(os.environ, environment.local_rank)
-    if own is None and environment.socket and plans is not None:
-        logger.warning(
-            "no clocks are asked for, training goes on: NVIDIA_VISIBLE_DEVICES does not say which of the pod's GPUs is "
-            "this process': give pipeline(gpu=...) its UUID"
-        )
-    if plans is not None and section is not None and environment.socket is None:
-        logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
-    if measure and environment.pipeline is not None:
-        logger.warning(
-            "the job's plan %s is not followed: pipeline(measure=...) runs by no plan; leave it out once all is measured",
-            environment.pipeline.plan,
-        )
-    measured: StageProfile | None = None
-    keep: Keep | None = None
+    _warn_of_what_is_not_followed(environment, plans, section, own, measures=bool(measure))
+    measured, keep = None, None
     if clocks and replica == 0:
-        why = _not_measured(environment.socket, own, profile)
-        if environment.socket is None or own is None or why:
-            logger.warning("stage %d is not measured, training goes on: %s", stage, why)
-        else:
-            agent, gpu = Agent(environment.socket), own
-            measured = StageProfile(clocks, lambda: gpu_counter(agent, gpu))
-            keep = keep_in(profile) if profile else report_to(agent)
+        measured, keep = _measured_stage(environment.socket, own, stage, clocks, profile)
     wanted = None
     if plans is not None and section is not None:
         wanted = WantedPoint(plans, section, monotonic)
@@ -97,6 +79,43 @@ def own_pipeline(
         set_seconds=(lambda: None) if latency is None else latency.seconds,
         monotonic=monotonic,
     )
+
+
+def _warn_of_what_is_not_followed(
+    environment: Environment,
+    plans: StagePlans | None,
+    section: PipelineSection | None,
+    own: str | None,
+    *,
+    measures: bool,
+) -> None:
+    """Log why the plans, or the job's plan, change no clock, where that is so."""
+    if own is None and environment.socket and plans is not None:
+        logger.warning(
+            "no clocks are asked for, training goes on: NVIDIA_VISIBLE_DEVICES does not say which of the pod's GPUs is "
+            "this process': give pipeline(gpu=...) its UUID"
+        )
+    if plans is not None and section is not None and environment.socket is None:
+        logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
+    if measures and environment.pipeline is not None:
+        logger.warning(
+            "the job's plan %s is not followed: pipeline(measure=...) runs by no plan; leave it out once all is measured",
+            environment.pipeline.plan,
+        )
+
+
+def _measured_stage(
+    socket: str | None, own: str | None, stage: int, clocks: Sequence[int], profile: str
+) -> tuple[StageProfile | None, Keep | None]:
+    """The measurements of this stage at these clocks (MHz), to be made yet, and what keeps them; neither, with a warning,
+    where it cannot be measured."""
+    why = _not_measured(socket, own, profile)
+    if socket is None or own is None or why:
+        logger.warning("stage %d is not measured, training goes on: %s", stage, why)
+        return None, None
+    agent = Agent(socket)
+    measured = StageProfile(clocks, lambda: gpu_counter(agent, own))
+    return measured, keep_in(profile) if profile else report_to(agent)
 
 
 def own_partition_meter(
