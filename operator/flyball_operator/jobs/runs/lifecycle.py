@@ -119,41 +119,64 @@ def next_step(
     has been seen of the pods of the newest incarnation before.
     """
     live = sorted((item for item in incarnations if not item.deleting), key=lambda item: item.incarnation)
-    current = live[-1] if live else None
+    if not live:
+        return _between_incarnations(job_uid, desired, last_incarnation, incarnations, pods)
+    current = live[-1]
     stops: tuple[Action, ...] = tuple(StopIncarnation(item, "superseded by a newer incarnation") for item in live[:-1])
-    holding = [pod for pod in pods if not pod.finished]
-
-    if current is None:
-        left_behind = tuple(pod for pod in pods if not pod.controller_uid and not pod.deleting)
-        if left_behind:
-            return JobStep(JobPhase.STOPPING, None, (RemovePods(left_behind),))
-        if holding or any(item.deleting for item in incarnations):
-            return JobStep(JobPhase.STOPPING)
-        if desired is None:
-            return JobStep(JobPhase.WAITING)
-        # A number under which a pod ran is never used twice, whatever was lost: energy is booked under it.
-        number = max(
-            [last_incarnation, *(item.incarnation for item in incarnations), *(pod.incarnation for pod in pods)]
-        )
-        return JobStep(JobPhase.CREATING, None, (CreateIncarnation(job_uid, number + 1, desired),))
-
     own = [pod for pod in pods if pod.incarnation == current.incarnation]
     if current.complete:
         return JobStep(JobPhase.COMPLETE, current, stops)
     if current.failed:
-        if any(not pod.finished for pod in own):
-            # The Job's controller ends the other ranks; only then is it known how each of them ended.
-            return JobStep(JobPhase.STOPPING, current, stops)
-        ending = judged(gathered(evidence or Evidence(), current, own), current)
-        return JobStep(JobPhase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
+        return _after_failure(current, own, stops, evidence or Evidence())
     if desired is not None and desired != current.nodes and any(_fails_its_job(pod) for pod in own):
         # Its Job fails in a moment, and how it ended is judged then. A drain has others planned for it as soon as its last
         # pod has ended: stopped for that, nobody would learn that it was evicted.
         return JobStep(JobPhase.STOPPING, current, stops)
     if desired is None or desired != current.nodes:
         return JobStep(JobPhase.STOPPING, current, (*stops, StopIncarnation(current, stop_reason)))
+    recorded = last_incarnation if recorded_incarnation is None else recorded_incarnation
+    return _towards_running(current, own, stops, recorded, named=current.name in services)
 
-    named = current.name in services  # gates of ranks that cannot find each other stay closed
+
+def _between_incarnations(
+    job_uid: str,
+    desired: tuple[tuple[str, int], ...] | None,
+    last_incarnation: int,
+    incarnations: Sequence[IncarnationView],
+    pods: Sequence[PodView],
+) -> JobStep:
+    """The next step of a job none of whose incarnations stands: the next is made once nothing of those before is left."""
+    left_behind = tuple(pod for pod in pods if not pod.controller_uid and not pod.deleting)
+    if left_behind:
+        return JobStep(JobPhase.STOPPING, None, (RemovePods(left_behind),))
+    if any(not pod.finished for pod in pods) or any(item.deleting for item in incarnations):
+        return JobStep(JobPhase.STOPPING)
+    if desired is None:
+        return JobStep(JobPhase.WAITING)
+    # A number under which a pod ran is never used twice, whatever was lost: energy is booked under it.
+    number = max([last_incarnation, *(item.incarnation for item in incarnations), *(pod.incarnation for pod in pods)])
+    return JobStep(JobPhase.CREATING, None, (CreateIncarnation(job_uid, number + 1, desired),))
+
+
+def _after_failure(
+    current: IncarnationView, own: Sequence[PodView], stops: tuple[Action, ...], evidence: Evidence
+) -> JobStep:
+    """The next step of a job whose incarnation has failed: it is judged, and stopped, once all of its pods have ended."""
+    if any(not pod.finished for pod in own):
+        # The Job's controller ends the other ranks; only then is it known how each of them ended.
+        return JobStep(JobPhase.STOPPING, current, stops)
+    ending = judged(gathered(evidence, current, own), current)
+    return JobStep(JobPhase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
+
+
+def _towards_running(
+    current: IncarnationView, own: Sequence[PodView], stops: tuple[Action, ...], recorded: int, *, named: bool
+) -> JobStep:
+    """The next step of a job whose incarnation is where the plan has it: from its Service and its pods to their running.
+
+    `recorded` is the highest incarnation in the job's status; `named`: the Service is there. Gates of ranks that cannot
+    find each other stay closed.
+    """
     stops = stops if named else (*stops, CreateService(current))
     present = [pod for pod in own if not pod.deleting and not pod.finished]
     gated = [pod for pod in present if pod.gated]
@@ -164,7 +187,6 @@ def next_step(
         placed = [(pod, node) for pod in gated if (node := current.node_of(pod)) is not None]
         # A rank without a node would never start, and the others would hold their GPUs for nothing.
         # Before its number is recorded nothing runs under it: then it cannot be given again once nothing is left of it.
-        recorded = last_incarnation if recorded_incarnation is None else recorded_incarnation
         ready = len(placed) == len(gated) and current.incarnation <= recorded and named
         gates = OpenGates(tuple(placed)) if ready else None
         return JobStep(JobPhase.GATED, current, stops, gates)
