@@ -18,17 +18,15 @@ from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.values.times import whole_second
 from flyball_kube.process.logs import get_logger
-from flyball_planner.snapshot import Admission
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
-from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, on_gpu_model, withheld_gpus
+from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_gpus
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.frontier import LargestNode
 from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
-from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.runs.consumption import Consumptions
 from flyball_operator.jobs.runs.energy_history import EnergyHistories
 from flyball_operator.jobs.runs.lifecycle import (
@@ -39,7 +37,6 @@ from flyball_operator.jobs.runs.lifecycle import (
     next_step,
 )
 from flyball_operator.jobs.runs.memory import (
-    JobMemory,
     Refusal,
     damaged_template,
     recorded_allocation,
@@ -113,14 +110,7 @@ class JobController:
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
         consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
         self._quotas.charge(cluster.energy_quotas, consumptions, now)
-        actions: list[JobAction] = []
-        gates: list[tuple[EnergyAwareJob, OpenGates]] = []
-        acted_on = [(uid, job) for uid, job in jobs.items() if job.step.actions or job.step.gates is not None]
-        for uid, job in sorted(acted_on, key=lambda item: (item[1].view.created, item[0])):
-            taken = self._take_actions(job, monotonic, planned=uid in cycle.decisions)
-            actions += [JobAction(job.view, action) for action in taken]
-            if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
-                gates.append((job.view, job.step.gates))
+        actions, gates = self._take_steps(jobs, cycle)
         acting = {item.job.uid for item in actions}
         checks = self._checks.step(jobs.values(), self._records, acting, monotonic)
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
@@ -152,6 +142,20 @@ class JobController:
         )
         if self._observe:
             return shown
+        pipelines = [(job, self._records[uid]) for uid, job in jobs.items() if job.view.spec.pipeline is not None]
+        return replace(
+            shown,
+            actions=actions,
+            gates=gates,
+            expired=expired,
+            next_seconds=self._next_seconds(jobs, cycle),
+            points=take_point_changes(pipelines, now, monotonic),
+            plans=plans_to_make(pipelines, cluster, monotonic),
+        )
+
+    def _next_seconds(self, jobs: Mapping[str, LiveJob], cycle: JobsCycle) -> float:
+        """After how many seconds something follows from time alone."""
+        monotonic = cycle.monotonic
         times = [
             min(record.attempts.next_seconds(job.view, monotonic), record.seconds_put_off(job.view, monotonic))
             for uid, job in jobs.items()
@@ -159,17 +163,7 @@ class JobController:
         ]
         if not cycle.statuses_wait:
             times.append(self._statuses.next_seconds)
-        next_seconds = min([self._creates.next_seconds(monotonic), self._fitting.next_seconds, *times])
-        pipelines = [(job, self._records[uid]) for uid, job in jobs.items() if job.view.spec.pipeline is not None]
-        return replace(
-            shown,
-            actions=actions,
-            gates=gates,
-            expired=expired,
-            next_seconds=next_seconds,
-            points=take_point_changes(pipelines, now, monotonic),
-            plans=plans_to_make(pipelines, cluster, monotonic),
-        )
+        return min([self._creates.next_seconds(monotonic), self._fitting.next_seconds, *times])
 
     def plan_ended(self, plan: PlanPipeline, making: PlanMaking, now: datetime) -> None:
         """Take in what became of a plan: its job's status says it, and what may still come of it is tried again later."""
@@ -293,20 +287,12 @@ class JobController:
             return waits
         attempts.take_in(job, incarnations, pods, monotonic)
         if decision is not None:
-            record.stop_reason = decision.explanation
-            # Of every plan, also where no status is due by it: the next one knows no more for whom the job was paused.
-            _, record.preempted = still_preempted(record.preempted, decision)
+            record.take_in_decision(job, decision, pods, now, monotonic)
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
-        begun_to_run = any(not pod.gated and not pod.finished and not pod.deleting for pod in pods)
-        if begun_to_run and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
-            attempts.paused_for_power(job, record.last_resize, decision.explanation, now, monotonic)
         begun = bool(incarnations or pods) or job.status.start_time is not None
         refusal = self._judge(cycle, record, job, fit, begun=begun)
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
-        if refusal is not None:
-            record.stop_reason = refusal.message
-        if attempts.pause is not None and attempts.gives_back:
-            record.stop_reason = attempts.pause.message
+        record.note_stop_reason(refusal)
         step = next_step(
             job_uid=job.uid,
             desired=current.nodes if current is not None and wanted else None,
@@ -330,23 +316,24 @@ class JobController:
             monotonic=monotonic,
         )
         record.take_in_reports(job, reports, step, decision, monotonic)
-        memory = JobMemory(
-            record.progress,
-            current,
-            running=step.phase == JobPhase.RUNNING,
-            holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
-            refusal=refusal,
-            given_back=attempts.gives_back,
-            eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
-            gpus_max=fit.gpus_max,
-            bounded_by=fit.bounded_by,
-            passed_over=fit.passed_over,
-            watts_per_gpu=fit.watts_per_gpu,
-            run=job.run or cycle.runs.get(job.uid),
-        )
-        live = LiveJob(job, memory, step, pods)
+        run = job.run or cycle.runs.get(job.uid)
+        live = LiveJob(job, record.memory(job, step, pods, current, refusal, fit, run, nodes), step, pods)
         record.note_waiting(live, decision, fit, untouched=untouched)
         return live
+
+    def _take_steps(
+        self, jobs: Mapping[str, LiveJob], cycle: JobsCycle
+    ) -> tuple[list[JobAction], list[tuple[EnergyAwareJob, OpenGates]]]:
+        """What is to be done for the jobs now, and the gates to open, the oldest jobs' first."""
+        actions: list[JobAction] = []
+        gates: list[tuple[EnergyAwareJob, OpenGates]] = []
+        acted_on = [(uid, job) for uid, job in jobs.items() if job.step.actions or job.step.gates is not None]
+        for uid, job in sorted(acted_on, key=lambda item: (item[1].view.created, item[0])):
+            taken = self._take_actions(job, cycle.monotonic, planned=uid in cycle.decisions)
+            actions += [JobAction(job.view, action) for action in taken]
+            if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, cycle.monotonic):
+                gates.append((job.view, job.step.gates))
+        return actions, gates
 
     def _take_actions(self, job: LiveJob, monotonic: float, *, planned: bool) -> list[Action]:
         """What is to be done for the job now, each new start in a place of those that there are."""

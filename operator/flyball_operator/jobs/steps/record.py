@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism, Straggler
+from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism, RecurringRun, Straggler
 from flyball_api.gpu_node import PodReport, StageReport
+from flyball_api.workloads import PodView
 from flyball_planner.shifting import Signal
-from flyball_planner.snapshot import JobDecision
+from flyball_planner.snapshot import Admission, Allocation, JobDecision
 
-from flyball_operator.jobs.feasibility.fitting import Fit
+from flyball_operator.jobs.feasibility.fitting import Fit, on_gpu_model
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
-from flyball_operator.jobs.preemption import preempted_for
+from flyball_operator.jobs.preemption import preempted_for, still_preempted
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
-from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.memory import JobMemory, Refusal
 from flyball_operator.jobs.runs.progress import JobProgress, ProgressReader, recorded_progress
 from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
 from flyball_operator.jobs.starts.pauses import refusal_seconds
 from flyball_operator.jobs.status.updates import StatusHistory
 from flyball_operator.jobs.steps.step import LiveJob
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,24 @@ class JobRecord:
         keep = untouched and rests and timeless
         self.waited = Waited(live, decision, fit, self.invalid) if keep else None
 
+    def take_in_decision(
+        self, job: EnergyAwareJob, decision: JobDecision, pods: Sequence[PodView], now: datetime, monotonic: float
+    ) -> None:
+        """Remember what the plan has decided: why its pods would be stopped, for whom, and whether it waits for watts."""
+        self.stop_reason = decision.explanation
+        # Of every plan, also where no status is due by it: the next one knows no more for whom the job was paused.
+        _, self.preempted = still_preempted(self.preempted, decision)
+        begun_to_run = any(not pod.gated and not pod.finished and not pod.deleting for pod in pods)
+        if begun_to_run and decision.admission is Admission.WAITING_FOR_POWER:
+            self.attempts.paused_for_power(job, self.last_resize, decision.explanation, now, monotonic)
+
+    def note_stop_reason(self, refusal: Refusal | None) -> None:
+        """Remember why its pods would be stopped where that is not the plan's decision."""
+        if refusal is not None:
+            self.stop_reason = refusal.message
+        if self.attempts.pause is not None and self.attempts.gives_back:
+            self.stop_reason = self.attempts.pause.message
+
     def take_in_reports(
         self,
         job: EnergyAwareJob,
@@ -178,3 +198,30 @@ class JobRecord:
             model_iterations_per_second=rate,
         )
         self.updated_at = monotonic
+
+    def memory(
+        self,
+        job: EnergyAwareJob,
+        step: JobStep,
+        pods: Sequence[PodView],
+        current: Allocation | None,
+        refusal: Refusal | None,
+        fit: Fit,
+        run: RecurringRun | None,
+        nodes: Mapping[str, NodeInfo],
+    ) -> JobMemory:
+        """What plans and statuses are made from beside the job's spec, after this `step`; `current` is what it has."""
+        return JobMemory(
+            self.progress,
+            current,
+            running=step.phase == JobPhase.RUNNING,
+            holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
+            refusal=refusal,
+            given_back=self.attempts.gives_back,
+            eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
+            gpus_max=fit.gpus_max,
+            bounded_by=fit.bounded_by,
+            passed_over=fit.passed_over,
+            watts_per_gpu=fit.watts_per_gpu,
+            run=run,
+        )
