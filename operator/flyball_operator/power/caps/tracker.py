@@ -29,9 +29,11 @@ from flyball_operator.power.caps.meter import (
 from flyball_operator.power.caps.overhead import NOT_KNOWN, Overhead, follow_overhead
 from flyball_operator.power.caps.reserve import reserve_under
 from flyball_operator.power.caps.schedule import (
+    EffectiveCap,
     EnergyPeriod,
     KnownChange,
     LastEvaluation,
+    ScheduledChange,
     charge_energy,
     effective_cap,
     next_scheduled_change,
@@ -145,13 +147,8 @@ class CapTracker:
         clock_ahead_seconds: float,
     ) -> CapState:
         memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
-        elapsed = max(0.0, monotonic - memory.at)
         measured = of_nodes(info.measured_milliwatts for info in under.values())
-        period, counted = memory.energy_period, None
-        if spec.energy_budget is not None:
-            counted = self._counters.total(under)
-            charge = self._drawn(memory, under, counted, measured)
-            period = charge_energy(spec.energy_budget, period, now, charge.joules, charge.seconds)
+        period, counted = self._energy(memory, spec, under, measured, now)
         largest_watts = of_nodes(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
         held_watts = (
             memory.budget_watts if memory.spec == spec and _in_same_period(memory.energy_period, period) else None
@@ -160,33 +157,13 @@ class CapTracker:
         last_evaluation = LastEvaluation(memory.watts, ramp_age, period, held_watts, budget_age)
         effective = effective_cap(spec, last_evaluation, now, largest_watts, clock_ahead_seconds)
         known = _known_change(memory, spec, now, largest_watts)
-        counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
-        reserve = reserve_under(under, spec.reserve_nodes)
-        state = CapState(
-            cap=cap,
-            spec=spec,
-            nodes=counts.nodes,
-            leaving=frozenset(name for name, info in under.items() if not spec.node_selector.matches(info.labels)),
-            unrecorded=frozenset(name for name, info in under.items() if not _recorded_under(spec.node_selector, info)),
-            effective=replace(effective, watts=float(allowed_watts(effective.watts))),
-            committed_milliwatts=counts.counted_together([info.power.committed for info in under.values()]),
-            least_milliwatts=counts.counted_together([least[name] for name in under]),
-            measured_milliwatts=measured,
-            committed_if_believed=counts.counted_together([info.power_if_believed for info in under.values()]),
-            doubts={name: info.doubt for name, info in under.items() if info.doubt},
-            reserve=reserve,
-            reserve_milliwatts=reserve.of((name, counts.counted(info.power.committed)) for name, info in under.items()),
-            energy_period=effective.energy_period,
-            brake=brake,
-            counted=counted,
-            next_change=known.change,
-        )
+        state = _state(cap, spec, under, least, effective, measured, brake, counted, known.change)
         if spec.meter is not None:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
             reading = NEVER_READ if reading is None else reading
             meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, least), monotonic)
             state = _with_meter(state, last, meter, reading, memory.overhead, monotonic)
-        state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
+        state = replace(state, breach=_breach(memory.breach, state, max(0.0, monotonic - memory.at), now))
         held_by_ramp = effective.watts == memory.watts and effective.watts < effective.target_watts
         self._memory[cap.uid] = _Memory(
             effective.watts,
@@ -204,6 +181,21 @@ class CapTracker:
         )
         return state
 
+    def _energy(
+        self,
+        memory: _Memory,
+        spec: PowerCapSpec,
+        under: Mapping[str, NodeInfo],
+        measured: NodeMilliwatts,
+        now: datetime,
+    ) -> tuple[EnergyPeriod | None, CounterSum | None]:
+        """The energy period with what is drawn until now, and what the counters show, where the cap has a budget."""
+        if spec.energy_budget is None:
+            return memory.energy_period, None
+        counted = self._counters.total(under)
+        charge = self._drawn(memory, under, counted, measured)
+        return charge_energy(spec.energy_budget, memory.energy_period, now, charge.joules, charge.seconds), counted
+
     def _drawn(
         self, memory: _Memory, under: Mapping[str, NodeInfo], counted: CounterSum | None, measured: NodeMilliwatts
     ) -> Drawn:
@@ -217,6 +209,41 @@ class CapTracker:
             if risen >= 0:
                 return Drawn(min(risen, most_joules(under.values(), seconds + REPORT_SLACK_SECONDS)), seconds)
         return Drawn(measured / MILLIWATTS_PER_WATT * seconds, seconds)
+
+
+def _state(
+    cap: PowerCap,
+    spec: PowerCapSpec,
+    under: Mapping[str, NodeInfo],
+    least: Mapping[str, PowerBound],
+    effective: EffectiveCap,
+    measured: NodeMilliwatts,
+    brake: PowerBrake | None,
+    counted: CounterSum | None,
+    next_change: ScheduledChange | None,
+) -> CapState:
+    """A cap as it is in force, with the watts of the nodes `under` it as it counts them; without meter and breach."""
+    counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
+    reserve = reserve_under(under, spec.reserve_nodes)
+    return CapState(
+        cap=cap,
+        spec=spec,
+        nodes=counts.nodes,
+        leaving=frozenset(name for name, info in under.items() if not spec.node_selector.matches(info.labels)),
+        unrecorded=frozenset(name for name, info in under.items() if not _recorded_under(spec.node_selector, info)),
+        effective=replace(effective, watts=float(allowed_watts(effective.watts))),
+        committed_milliwatts=counts.counted_together([info.power.committed for info in under.values()]),
+        least_milliwatts=counts.counted_together([least[name] for name in under]),
+        measured_milliwatts=measured,
+        committed_if_believed=counts.counted_together([info.power_if_believed for info in under.values()]),
+        doubts={name: info.doubt for name, info in under.items() if info.doubt},
+        reserve=reserve,
+        reserve_milliwatts=reserve.of((name, counts.counted(info.power.committed)) for name, info in under.items()),
+        energy_period=effective.energy_period,
+        brake=brake,
+        counted=counted,
+        next_change=next_change,
+    )
 
 
 def _known_change(memory: _Memory, spec: PowerCapSpec, now: datetime, largest_watts: float) -> KnownChange:
