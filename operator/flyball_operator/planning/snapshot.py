@@ -51,7 +51,6 @@ def job_state(
     The first of `models` is the one known best; `resized` is when it last began to run or to wait or got another size;
     `startable` names the nodes that pods which hold nothing yet can start on.
     """
-    seconds_since_resize = None if resized is None else (now - resized).total_seconds()
     progress = memory.progress
     current = memory.current
     if current is not None and not memory.holds_gpus and any(name not in startable for name, _ in current.nodes):
@@ -85,14 +84,7 @@ def job_state(
         clock_min_megahertz=job.spec.clocks.min_megahertz,
         clock_max_megahertz=job.spec.clocks.max_megahertz,
         power_limit_max_watts=_least(job.spec.power_limit.max_watts, memory.watts_per_gpu),
-        resizable=current is None
-        or (
-            job.elastic
-            and memory.running
-            and (
-                seconds_since_resize is None or seconds_since_resize >= job.spec.elasticity.min_seconds_between_resizes
-            )
-        ),
+        resizable=current is None or (job.elastic and memory.running and _size_is_old_enough(job, now, resized)),
         size_fixed=_size_fixed(job, memory, resized),
         bounded_by=memory.bounded_by,
         passed_over=memory.passed_over,
@@ -103,6 +95,13 @@ def job_state(
         tenant=job.namespace,
         observed=job.observed,
     )
+
+
+def _size_is_old_enough(job: EnergyAwareJob, now: datetime, resized: datetime | None) -> bool:
+    """Whether its `minSecondsBetweenResizes` are over since the job was `resized` last (None: it never was)."""
+    if resized is None:
+        return True
+    return (now - resized).total_seconds() >= job.spec.elasticity.min_seconds_between_resizes
 
 
 class JobStates:
@@ -336,12 +335,12 @@ def build_snapshot(
     for job in states:
         for name, gpus in () if job.current is None else job.current.nodes:
             held[name] += gpus
-    evacuated = lost_nodes(nodes, now, evacuate_after_seconds)
+    evacuated, withheld = lost_nodes(nodes, now, evacuate_after_seconds), withheld or {}
     found = [
         node_state(
             info,
             rules.get(name, NO_RULES),
-            (withheld or {}).get(name, 0),
+            withheld.get(name, 0),
             evacuate=name in evacuated,
             held=held[name],
             now=now,
@@ -350,27 +349,25 @@ def build_snapshot(
     ]
     node_states = tuple(state for state in found if state is not None)
     known = {state.name for state in node_states}
-    caps = []
-    for budget in sorted(budgets, key=lambda item: item.name):
-        # Nodes of an unknown model cannot be planned with, but what they may draw is gone from the cap all the same.
-        unknown = of_nodes(
-            budget.counted(nodes[name].power.committed) for name in budget.nodes - known if name in nodes
-        )
-        caps.append(
-            CapConstraint(
-                name=budget.name,
-                node_names=budget.nodes & known,
-                budget_watts=(budget.budget_milliwatts - unknown) / MILLIWATTS_PER_WATT,
-                enforcement=Enforcement.EXPECTED if budget.expected else Enforcement.HARD,
-                pauses=budget.pauses,
-            )
-        )
     return ClusterSnapshot(
         node_states,
         states,
-        tuple(caps),
+        tuple(_cap_constraint(budget, known, nodes) for budget in sorted(budgets, key=lambda item: item.name)),
         restart_seconds,
         guard_fraction,
         consolidation=consolidation,
         now_seconds=now.timestamp() if timeless is None else None,
+    )
+
+
+def _cap_constraint(budget: CapBudget, known: set[str], nodes: Mapping[str, NodeInfo]) -> CapConstraint:
+    """One cap as the planner sees it, over its nodes that are `known` to it by name."""
+    # Nodes of an unknown model cannot be planned with, but what they may draw is gone from the cap all the same.
+    unknown = of_nodes(budget.counted(nodes[name].power.committed) for name in budget.nodes - known if name in nodes)
+    return CapConstraint(
+        name=budget.name,
+        node_names=budget.nodes & known,
+        budget_watts=(budget.budget_milliwatts - unknown) / MILLIWATTS_PER_WATT,
+        enforcement=Enforcement.EXPECTED if budget.expected else Enforcement.HARD,
+        pauses=budget.pauses,
     )

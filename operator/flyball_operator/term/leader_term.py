@@ -157,7 +157,25 @@ class LeaderTerm:
         self._stopping = jobs.stopping
         # 4. Decide on power: what each node should be granted, and what of it may be sent now; grants are sent first.
         instructions = self._decide_on_power(replace(before_jobs, plan=plan, stopping=jobs.stopping))
-        # 5. Execute the rest: one safe step for each job, then the statuses.
+        # 5. Execute the rest, and show what there is to see.
+        self._execute_rest(cluster, state, jobs, instructions, now, monotonic)
+        self._announce(cluster, state)
+        self._observe_power(state, instructions)
+        self._observe_jobs(cluster, state, jobs)
+        self._metrics.observe_signal(self._signal.read(monotonic), now)
+        self.soonest_change_seconds = self._soonest_change_seconds(state)
+        return self._pause(state, jobs, instructions, monotonic)
+
+    def _execute_rest(
+        self,
+        cluster: ClusterState,
+        state: PowerState,
+        jobs: JobsStep,
+        instructions: PowerInstructions,
+        now: datetime,
+        monotonic: float,
+    ) -> None:
+        """Start one safe step for each job, then the statuses and what is learned; the rest waits behind what cuts."""
         self._job_execution.start(jobs, instructions, state.nodes)
         self._job_execution.start_statuses(jobs, cutting=state.cutting)
         if not state.cutting and not self._background.busy("profiles"):
@@ -168,19 +186,20 @@ class LeaderTerm:
         if not state.cutting and self._settings.mode != OBSERVE:  # behind everything that cuts
             self._plain_job_execution.start(state, self._plans.in_force.decisions, monotonic)
             self._reporter.announce_limited_pods(state)
+
+    def _announce(self, cluster: ClusterState, state: PowerState) -> None:
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
-        self._observe_power(state, instructions)
-        self._observe_jobs(cluster, state, jobs)
-        self._metrics.observe_signal(self._signal.read(monotonic), now)
+
+    def _soonest_change_seconds(self, state: PowerState) -> float:
+        """After how many seconds power has to be decided on again; 0 while limits are being lowered."""
         # A cap that cannot be met is never enforced: it hurries while what can be lowered is.
         lowers = self._background.under_way("grant") > 0
         hurries = any((lowers or cap.attainable) and not cap.enforced for cap in state.caps.states)
         changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
-        self.soonest_change_seconds = 0.0 if hurries else min(changes)
-        return self._pause(state, jobs, instructions, monotonic)
+        return 0.0 if hurries else min(changes)
 
     def _decide_on_jobs(self, cluster: ClusterState, state: PowerState, now: datetime, monotonic: float) -> JobsStep:
         """What to do for the jobs; has a new plan begun where one is due."""
