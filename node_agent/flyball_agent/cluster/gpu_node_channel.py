@@ -177,17 +177,9 @@ class GpuNodeChannel:
             try:
                 await self._write_status()
             except Exception as error:  # whatever an answer has in it, the agent goes on
-                self.failed += 1
-                self._log.warning("status not written", error=str(error) or repr(error), kind=type(error).__name__)
                 published = None  # it may have been written, and only the answer lost
-                self._agent.changed.set()
                 overtaken = overtaken + 1 if isinstance(error, ApiError) and error.conflict else 0
-                if overtaken == 1:
-                    await self._look()
-                elif overtaken:
-                    await self.informer.refresh()
-                if overtaken != 1:
-                    await backoff.pause()
+                await self._not_written(error, overtaken, backoff)
                 continue
             backoff.reset()
             overtaken = 0
@@ -196,6 +188,18 @@ class GpuNodeChannel:
                 self._agent.status_published(rounds)
             self._acknowledged = self._status.acknowledged
             published, due = news, loop.time() + self._interval
+
+    async def _not_written(self, error: Exception, overtaken: int, backoff: Backoff) -> None:
+        """Go on after a status that may not have been written, `overtaken` times in a row by somebody else's write."""
+        self.failed += 1
+        self._log.warning("status not written", error=str(error) or repr(error), kind=type(error).__name__)
+        self._agent.changed.set()
+        if overtaken == 1:
+            await self._look()
+        elif overtaken:
+            await self.informer.refresh()
+        if overtaken != 1:
+            await backoff.pause()
 
     async def _write_status(self) -> None:
         """Publish what is known now, over the version that was seen last and over no other.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from flyball_api.values.units import MilliwattsPerGpu
 
@@ -45,33 +47,66 @@ def find_gpus(
     larger of what it was and what it was to be. That may have been asked for as late as `asked_at_ns`, and come after it is
     read (None: never any more, for the driver was loaded anew), whether the journal knows of it or, with gaps, does not.
     """
-
-    def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
-        intent = journal.intents.get(uuid)
-        if intent is None or not resumed or journal.gaps or uuid in journal.past:
-            return limits.max_milliwatts
-        return max(intent.old_milliwatts, intent.new_milliwatts)
-
-    coming = {} if asked_at_ns is None else _coming(journal, asked_at_ns)
-    forgotten_ns = asked_at_ns if journal.gaps else None
-    unlisted = Holders.NOT_LISTED
+    sets = _Sets(
+        journal,
+        resumed,
+        coming={} if asked_at_ns is None else _coming(journal, asked_at_ns),
+        forgotten_ns=asked_at_ns if journal.gaps else None,
+    )
     gpus = {
         gpu.uuid: GpuState(
             gpu.uuid,
             gpu.index,
             gpu.model,
             gpu.limits,
-            most(gpu.uuid, gpu.limits),
-            holders=unlisted,
-            coming=coming.get(gpu.uuid),
-            forgotten_ns=forgotten_ns,
+            sets.most(gpu.uuid, gpu.limits),
+            holders=Holders.NOT_LISTED,
+            coming=sets.coming.get(gpu.uuid),
+            forgotten_ns=sets.forgotten_ns,
         )
         for gpu in shown
     }
+    remembered, unnamed = _remembered(gpus.keys(), sets, unopened)
+    gpus |= remembered
+    known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
+    for gpu in unopened:
+        uuid = gpu.uuid or unnamed_uuid(gpu.index)
+        if uuid not in gpus and (gpu.uuid or gpu in unnamed):
+            gpus[uuid] = _never_known(uuid, gpu, gpu.max_milliwatts or known_most, sets.forgotten_ns)
+    return gpus
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """What is known of limits that an agent before this one has set.
+
+    `coming` are those that may take effect yet, by UUID. Until `forgotten_ns` others may have been set that the journal
+    does not know of (None: there are none).
+    """
+
+    journal: JournalState
+    resumed: bool  # the journal's driver session goes on
+    coming: Mapping[str, ComingLimits]
+    forgotten_ns: int | None
+
+    def most(self, uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
+        """The most that a GPU may be limited to before it is read."""
+        intent = self.journal.intents.get(uuid)
+        if intent is None or not self.resumed or self.journal.gaps or uuid in self.journal.past:
+            return limits.max_milliwatts
+        return max(intent.old_milliwatts, intent.new_milliwatts)
+
+
+def _remembered(
+    shown: AbstractSet[str], sets: _Sets, unopened: Sequence[UnopenedGpu]
+) -> tuple[dict[str, GpuState], list[UnopenedGpu]]:
+    """The GPUs that the journal remembers and that are not `shown`, and the unopened ones without a UUID that are left."""
+    gpus: dict[str, GpuState] = {}
+    known = sets.journal.gpus
     named = {gpu.uuid: gpu for gpu in unopened if gpu.uuid}
     unnamed = [gpu for gpu in unopened if not gpu.uuid]
-    new = len((gpus.keys() | named.keys()) - journal.gpus.keys())
-    missing = [found for found in journal.gpus.values() if found.uuid not in gpus]
+    new = len((shown | named.keys()) - known.keys())
+    missing = [found for found in known.values() if found.uuid not in shown]
     for found in sorted(missing, key=_named_and_largest_first):
         listed = named.get(found.uuid)
         if listed is None and unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
@@ -82,26 +117,25 @@ def find_gpus(
             continue
         state = _not_found(found) if listed is None else _not_opened(found, listed)
         gpus[found.uuid] = state.changed(
-            held_milliwatts=most(found.uuid, state.limits), coming=coming.get(found.uuid), forgotten_ns=forgotten_ns
+            held_milliwatts=sets.most(found.uuid, state.limits),
+            coming=sets.coming.get(found.uuid),
+            forgotten_ns=sets.forgotten_ns,
         )
-    known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
-    for gpu in unopened:
-        uuid = gpu.uuid or unnamed_uuid(gpu.index)
-        if uuid in gpus or (not gpu.uuid and gpu not in unnamed):
-            continue
-        most_milliwatts = gpu.max_milliwatts or known_most
-        limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most_milliwatts, most_milliwatts)
-        gpus[uuid] = GpuState(
-            uuid,
-            gpu.index,
-            gpu.model,
-            limits,
-            most_milliwatts,
-            holders=unlisted,
-            forgotten_ns=forgotten_ns,
-            failure=_failure_of(gpu.error, never_opened=True),
-        )
-    return gpus
+    return gpus, unnamed
+
+
+def _never_known(uuid: str, gpu: UnopenedGpu, most: MilliwattsPerGpu, forgotten_ns: int | None) -> GpuState:
+    """A GPU that cannot be opened, and that the journal does not remember: it may hold the `most`."""
+    return GpuState(
+        uuid,
+        gpu.index,
+        gpu.model,
+        GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most),
+        most,
+        holders=Holders.NOT_LISTED,
+        forgotten_ns=forgotten_ns,
+        failure=_failure_of(gpu.error, never_opened=True),
+    )
 
 
 def found_anew(

@@ -41,7 +41,7 @@ from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
 from flyball_agent.enforce.records import Accepted, BrakesFollowed, DriverSeen, Forgotten, FoundGpu, GrantLease
 from flyball_agent.enforce.setter import GpuSetter
-from flyball_agent.enforce.state import EnforcerState
+from flyball_agent.enforce.state import state_at_start
 from flyball_agent.gpu.calls import DriverCalls
 from flyball_agent.gpu.gpu import GpuDriver, GpuError
 
@@ -75,28 +75,18 @@ class Enforcer:
         self._journal = journal
         self._clock_ns = clock_ns
         self._access = DriverAccess(driver, journal, calls)
-        self.state = EnforcerState(
-            session=self._access.session.session,
-            gpus=find_gpus(
-                self._access.gpus.values(),
-                journal.state,
-                resumed=self._access.session.resumed,
-                asked_at_ns=clock_ns() if self._access.session.may_be_resumed else None,
-                unopened=driver.unopened,
-            ),
-            grant=None if observe else journal.state.grant,
-            brakes={} if observe else {brake.cap: brake for brake in journal.state.brakes},
-            lease=None if observe else journal.state.lease,
-            mode=Mode.OBSERVING if observe else Mode.ADOPTING,
-            journal_error=journal.degraded,
+        gpus = find_gpus(
+            self._access.gpus.values(),
+            journal.state,
+            resumed=self._access.session.resumed,
+            asked_at_ns=clock_ns() if self._access.session.may_be_resumed else None,
+            unopened=driver.unopened,
         )
-        self.state.counts.unreadable_records = journal.unreadable_records
+        self.state = state_at_start(journal, self._access.session.session, gpus, observe=observe)
         if journal.unreadable_records:
             self._log.warning(
                 "journal could not be read whole", path=str(journal.path), lines=journal.unreadable_records
             )
-        if self.state.grant is not None:
-            self.state.in_force = braked(self.state.grant, self.state.brakes)
         self._reader = GpuReader(self.state, self._access, journal, clock_ns, node)
         self._setter = GpuSetter(
             self.state,

@@ -10,9 +10,10 @@ from flyball_api.grant import Grant
 from flyball_api.values.units import NodeMilliwatts
 
 from flyball_agent.clock import NANOSECONDS
-from flyball_agent.enforce.brakes import Followed, Seen
+from flyball_agent.enforce.brakes import Followed, Seen, braked
 from flyball_agent.enforce.decisions import Mode, mode_of, total_held_milliwatts
 from flyball_agent.enforce.gpu_state import GpuState, PodName
+from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.records import GrantLease
 
 
@@ -113,3 +114,23 @@ class EnforcerState:
     def gpus_of(self, pod: PodName) -> list[GpuState]:
         """The GPUs that a pod holds."""
         return [gpu for gpu in self.gpus.values() if pod in gpu.pods]
+
+
+def state_at_start(
+    journal: Journal, session: DriverSession, gpus: dict[str, GpuState], *, observe: bool
+) -> EnforcerState:
+    """What an enforcer knows before its first step: these GPUs and, unless it only observes, what its journal remembers."""
+    remembered = journal.state
+    state = EnforcerState(
+        session,
+        gpus,
+        grant=None if observe else remembered.grant,
+        brakes={} if observe else {brake.cap: brake for brake in remembered.brakes},
+        lease=None if observe else remembered.lease,
+        mode=Mode.OBSERVING if observe else Mode.ADOPTING,
+        journal_error=journal.degraded,
+    )
+    state.counts.unreadable_records = journal.unreadable_records
+    if state.grant is not None:
+        state.in_force = braked(state.grant, state.brakes)
+    return state
