@@ -180,31 +180,9 @@ def named_clocks(
     allowed = (positions >= lowest[:, None]) & (positions <= fastest[:, None])
     rows = np.arange(len(job))
 
-    # The base clock: fewest joules an iteration, among the clocks that meet the deadline where one does.
-    joules = np.where(allowed, curves.joules, math.inf)
-    base = joules.argmin(axis=1)
     budget, remaining = columns.budget[job], columns.remaining[job]
-    meets = np.ones(len(job), dtype=bool)
-    deadline = columns.deadline[job]
-    dated = np.isfinite(deadline)
-    if dated.any():
-        # Room for one restart is kept always: a choice without slack would be undone by the first disturbance.
-        in_time = remaining[:, None] * curves.seconds + terms.restart_seconds <= deadline[:, None]
-        afforded = remaining[:, None] * curves.joules <= budget[:, None]
-        timely = np.where(in_time & afforded, joules, math.inf)
-        meets = np.isfinite(timely.min(axis=1))
-        chosen = timely.argmin(axis=1)
-        # A clock that runs a little late against that room is raised only when half of it is gone: between two progress
-        # reports the time left shrinks and the work left does not, and the clock would go up and down with every report.
-        here = np.searchsorted(variant.gpu_model.clock_array(), columns.current_clock[job])
-        here = np.minimum(here, curves.seconds.shape[1] - 1)
-        same = (gpus == columns.current_gpus[job]) & (
-            variant.gpu_model.clock_array()[here] == columns.current_clock[job]
-        )
-        nearly = remaining * curves.seconds[rows, here] + terms.restart_seconds / 2 <= deadline
-        keeps = same & nearly & (here < chosen) & (here >= base)
-        chosen = np.where(keeps, here, chosen)
-        base = np.where(meets & ~columns.throttled[job], chosen, base)
+    dated = np.isfinite(columns.deadline[job])
+    base, meets = _base_clocks(columns, terms, variant, curves, job, gpus, allowed, dated)
 
     # The top clock: how far the objective lets it rise where power is no object.
     priced = np.where(
@@ -236,6 +214,41 @@ def named_clocks(
     committed = np.where(allowed & (positions <= base[:, None]), above_idle * curves.seconds, math.inf)
     admission = committed.shape[1] - 1 - committed[:, ::-1].argmin(axis=1)
     return ClockChoice(lowest, admission, base, top, governed, fastest, valid, meets, within)
+
+
+def _base_clocks(
+    columns: JobColumns,
+    terms: Terms,
+    variant: Variant,
+    curves: Curves,
+    job: Indices,
+    gpus: Indices,
+    allowed: Flags,
+    dated: Flags,
+) -> tuple[Indices, Flags]:
+    """The allowed clock of fewest joules an iteration, among those that meet the deadline where a row is `dated` and one
+    does, and whether one does."""
+    joules = np.where(allowed, curves.joules, math.inf)
+    base = joules.argmin(axis=1)
+    meets = np.ones(len(job), dtype=bool)
+    if not dated.any():
+        return base, meets
+    remaining, deadline = columns.remaining[job], columns.deadline[job]
+    # Room for one restart is kept always: a choice without slack would be undone by the first disturbance.
+    in_time = remaining[:, None] * curves.seconds + terms.restart_seconds <= deadline[:, None]
+    afforded = remaining[:, None] * curves.joules <= columns.budget[job][:, None]
+    timely = np.where(in_time & afforded, joules, math.inf)
+    meets = np.isfinite(timely.min(axis=1))
+    chosen = timely.argmin(axis=1)
+    # A clock that runs a little late against that room is raised only when half of it is gone: between two progress
+    # reports the time left shrinks and the work left does not, and the clock would go up and down with every report.
+    here = np.searchsorted(variant.gpu_model.clock_array(), columns.current_clock[job])
+    here = np.minimum(here, curves.seconds.shape[1] - 1)
+    same = (gpus == columns.current_gpus[job]) & (variant.gpu_model.clock_array()[here] == columns.current_clock[job])
+    nearly = remaining * curves.seconds[np.arange(len(job)), here] + terms.restart_seconds / 2 <= deadline
+    keeps = same & nearly & (here < chosen) & (here >= base)
+    chosen = np.where(keeps, here, chosen)
+    return np.where(meets & ~columns.throttled[job], chosen, base), meets
 
 
 def _allowed_range(

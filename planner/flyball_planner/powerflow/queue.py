@@ -131,12 +131,15 @@ def _starts(
                 heappush(heads, (line[0][0], shape))
             else:
                 del lines[shape]
-    if endless:
-        jobs = "1 job with GPUs has" if endless == 1 else f"{endless} jobs with GPUs have"
-        return tuple(starts), f"{jobs} no end that is known (spec.training.iterations, or too far away)"
-    return tuple(
-        starts
-    ), "there would be no room for it when all jobs with GPUs have ended: it needs more GPUs or watts"
+    return tuple(starts), _why_no_more(endless)
+
+
+def _why_no_more(endless: int) -> str:
+    """Why no other start can be foreseen once all ends are; of so many jobs with GPUs none is known."""
+    if not endless:
+        return "there would be no room for it when all jobs with GPUs have ended: it needs more GPUs or watts"
+    jobs = "1 job with GPUs has" if endless == 1 else f"{endless} jobs with GPUs have"
+    return f"{jobs} no end that is known (spec.training.iterations, or too far away)"
 
 
 def _basis(last: Candidate, ended: int) -> str:
