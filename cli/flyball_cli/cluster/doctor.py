@@ -10,7 +10,9 @@ from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_cli.cluster.access import Access, Context, Kubeconfig, OperatorNamespace, TextOutput, TextOutputOption
 
 if TYPE_CHECKING:
+    from flyball_kube.resources import Resource
     from flyball_kube.session import ApiSession
+    from flyball_views.overview import Overview
 
     from flyball_cli.cluster.doctor_checks import Check, Facts
 
@@ -80,14 +82,11 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
     import asyncio
 
     from flyball_api.manifests import manifests
-    from flyball_kube.errors import ApiError
     from flyball_kube.process.package import package_version
     from flyball_kube.resources import CRDS, Resource
     from flyball_views.overview import Overview
-    from flyball_views.sightings import Sightings
 
     from flyball_cli.cluster.doctor_checks import Facts
-    from flyball_cli.cluster.reading import list_all, look
 
     bindings = Resource(
         "admissionregistration.k8s.io",
@@ -97,44 +96,13 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
         False,
     )
     own = {crd["metadata"]["name"]: crd for crd in manifests()}
-
-    async def listed(resource: Resource) -> list[dict[str, Any]] | None:
-        try:
-            return await list_all(session, resource)
-        except ApiError as error:
-            if error.status in (401, 403, 404):
-                return None
-            raise
-
-    async def watched() -> tuple[Overview | None, bool | None]:
-        """The last overview, and whether the Lease was seen to move: until it was, or for as long as was asked."""
-        sightings, loop = Sightings(), asyncio.get_running_loop()
-        began = loop.time()
-        first: Any = None
-        moved: bool | None = None
-        while True:
-            try:
-                found = await look(session, None, sightings, operator_namespace)
-            except ApiError as error:
-                if error.not_found:  # no CRDs: the other checks say so
-                    return None, None
-                raise
-            leader = found.leader
-            if leader is None:
-                moved = None
-            elif first is None:
-                first, moved = leader.renewed, False
-            elif leader.renewed != first:
-                moved = True
-            longest = max(
-                watch_seconds, 0.0 if leader is None or moved else float(leader.duration_seconds or 0) + LOOK_SECONDS
-            )
-            if loop.time() - began >= longest:
-                return found, moved
-            await asyncio.sleep(LOOK_SECONDS)
-
     (overview, moved), crds, bound, server, nodes, rights = await asyncio.gather(
-        watched(), listed(CRDS), listed(bindings), _version(session), _kubelets(session), _rights(session)
+        _watched(session, operator_namespace, watch_seconds),
+        _listed(session, CRDS),
+        _listed(session, bindings),
+        _version(session),
+        _kubelets(session),
+        _rights(session),
     )
     if overview is None:
         from datetime import UTC, datetime
@@ -153,6 +121,60 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
         rights=rights,
         watched_seconds=watch_seconds,
     )
+
+
+async def _listed(session: ApiSession, resource: Resource) -> list[dict[str, Any]] | None:
+    """All objects of a kind; None where they may not be read, or where the kind is not there."""
+    from flyball_kube.errors import ApiError
+
+    from flyball_cli.cluster.reading import list_all
+
+    try:
+        return await list_all(session, resource)
+    except ApiError as error:
+        if error.status in (401, 403, 404):
+            return None
+        raise
+
+
+async def _watched(
+    session: ApiSession, operator_namespace: str, watch_seconds: float
+) -> tuple[Overview | None, bool | None]:
+    """The last overview, and whether the Lease was seen to move: until it was, or for `watch_seconds` where that is longer.
+
+    Both are None where there are no CRDs, as the other checks say.
+    """
+    import asyncio
+
+    from flyball_kube.errors import ApiError
+    from flyball_views.sightings import Sightings
+
+    from flyball_cli.cluster.reading import look
+
+    sightings, loop = Sightings(), asyncio.get_running_loop()
+    began = loop.time()
+    first: Any = None
+    moved: bool | None = None
+    while True:
+        try:
+            found = await look(session, None, sightings, operator_namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None, None
+            raise
+        leader = found.leader
+        if leader is None:
+            moved = None
+        elif first is None:
+            first, moved = leader.renewed, False
+        elif leader.renewed != first:
+            moved = True
+        longest = max(
+            watch_seconds, 0.0 if leader is None or moved else float(leader.duration_seconds or 0) + LOOK_SECONDS
+        )
+        if loop.time() - began >= longest:
+            return found, moved
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _version(session: ApiSession) -> str | None:

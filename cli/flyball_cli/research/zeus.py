@@ -14,6 +14,7 @@ from flyball_cli.terminal.endings import refuse
 from flyball_cli.terminal.files import check_output_folder, read_text
 
 if TYPE_CHECKING:
+    from flyball_frontiers.zeus.power_limit import PowerLimitMeasurement, WouldSave
     from flyball_studies.zeus.study import TransferStudy, WorkloadStudy
     from flyball_studies.zeus.trace import WorkloadTrace
 
@@ -74,7 +75,6 @@ def power_limit(
       flyball zeus power-limit profile.csv --selector slowdown --slowdown 1.05
     """
     from flyball_frontiers.zeus import LeastCost, LeastEnergy, LeastEnergyWithin, LeastTime, Selector, would_save
-    from flyball_frontiers.zeus.power_limit import unlimited
     from flyball_frontiers.zeus.profile_table import read_profile
 
     try:
@@ -94,13 +94,20 @@ def power_limit(
 
         typer.echo(json.dumps({"gpus": gpus, "selector": str(selector), **asdict(saving)}, indent=2))
         return
+    _print_limits(measurements, saving, profile.name, gpus, str(selector))
 
+
+def _print_limits(
+    measurements: Sequence[PowerLimitMeasurement], saving: WouldSave, name: str, gpus: int, selector: str
+) -> None:
+    """A table of what was measured at each power limit, and what the chosen one would save."""
     from flyball_api.values.units import MILLIWATTS_PER_WATT
+    from flyball_frontiers.zeus.power_limit import unlimited
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{profile.name}: {gpus} GPU{'s' if gpus > 1 else ''}, per iteration", box=SIMPLE_HEAD)
+    table = Table(title=f"{name}: {gpus} GPU{'s' if gpus > 1 else ''}, per iteration", box=SIMPLE_HEAD)
     for heading in ("limit (W)", "time (ms)", "energy (J)", "power (W)", "energy", "time"):
         table.add_column(heading, justify="right")
     largest = unlimited(measurements)

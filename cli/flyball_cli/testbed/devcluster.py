@@ -129,7 +129,7 @@ def up(
     from flyball_testbed.controlplane.network import NetworkError
     from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
     from flyball_testbed.images.build import ImageBuildError, ImagesUnavailableError
-    from flyball_testbed.packaged import PAGE_PATH, ChartError, install_packaged
+    from flyball_testbed.packaged import ChartError, install_packaged
     from flyball_testbed.realnode.cluster import RealCluster, UnfitMachineError
     from flyball_testbed.realnode.gpus import CompilerError
     from flyball_testbed.realnode.node import NodeError
@@ -207,27 +207,42 @@ def up(
         f" {cluster.control_plane.server_url}"
     )
     option = "" if name == "default" else f" --name {name}"
-    if everything or install:
-        say(f"  flyball devcluster kubectl{option} -- get gpunodes")
-        say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/power-cap.yaml")
-        if everything:
-            say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
-        say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
-        say(f'  flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
-        if install:
-            page = "--namespace flyball-system create token flyball-page"
-            say(f"  flyball devcluster kubectl{option} -- {page}     # to see the status page with")
-            say(f"  flyball devcluster kubectl{option} -- proxy     # and then http://localhost:8001{PAGE_PATH}")
-    else:
-        say(f"  flyball devcluster kubectl{option} -- get nodes")
-        if real and bare:
-            say("  docs/install.md goes on at The chart, without image.registry")
+    for line in _commands(option, simulated_all=everything, packaged=install, real_bare=real and bare):
+        say(f"  {line}")
     say(f"  export KUBECONFIG={cluster.kubeconfig}")
     for line in _seen_at(addresses):
         say(f"  {line}")
     if not foreground:
         say(f"  flyball devcluster down{option}")
         return
+    _stay(name, cluster)
+
+
+def _commands(option: str, *, simulated_all: bool, packaged: bool, real_bare: bool) -> list[str]:
+    """What can be done with a cluster that is up: with simulated nodes and all of Flyball (`simulated_all`), with real ones
+    and Flyball by its chart (`packaged`), or with less; `option` names the cluster."""
+    from flyball_testbed.packaged import PAGE_PATH
+
+    kubectl = f"flyball devcluster kubectl{option} --"
+    if not (simulated_all or packaged):
+        chart = ["docs/install.md goes on at The chart, without image.registry"] if real_bare else []
+        return [f"{kubectl} get nodes", *chart]
+    lines = [f"{kubectl} get gpunodes", f"{kubectl} apply -f examples/manifests/power-cap.yaml"]
+    if simulated_all:
+        lines.append(f"{kubectl} apply -f examples/manifests/first-job.yaml")
+    lines.append(f"{kubectl} get powercaps,energyawarejobs --watch")
+    lines.append(f'flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
+    if packaged:
+        page = "--namespace flyball-system create token flyball-page"
+        lines.append(f"{kubectl} {page}     # to see the status page with")
+        lines.append(f"{kubectl} proxy     # and then http://localhost:8001{PAGE_PATH}")
+    return lines
+
+
+def _stay(name: str, cluster: DevCluster) -> None:
+    """Wait until the cluster is taken down, by another shell or here by Ctrl-C."""
+    from flyball_testbed.standing import take_down
+
     try:
         say("  Ctrl-C takes it down")
         while cluster.control_plane.layout.state.exists():  # until another shell takes it down
