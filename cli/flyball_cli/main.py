@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 from typer.models import CommandInfo, TyperInfo
@@ -85,9 +86,9 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def root(
-        version: bool = typer.Option(
-            False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        version: Annotated[
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        ] = False,
     ) -> None: ...
 
     for heading, modules in COMMAND_MODULES.items():

@@ -187,7 +187,7 @@ def drain(bench: Bench, name: str, number: int) -> Json:
     judged = bench.wait_job(
         name, lambda raw: [item["incarnation"] for item in failures_of(raw)][:1] == [number], f"drained {number} times"
     )
-    set_cordoned(bench.api, node, False)
+    set_cordoned(bench.api, node, cordoned=False)
     return judged
 
 
@@ -256,7 +256,7 @@ def test_jobs_leave_a_node_that_is_lost(bench: Bench) -> None:
         assert [item["name"] for item in status["applied"]["nodes"]] != [place["name"]]
         assert status.get("restarts", 0) == 0
     finally:
-        set_not_ready(bench.api, place["name"], False)
+        set_not_ready(bench.api, place["name"], not_ready=False)
 
 
 @pytest.mark.long

@@ -207,7 +207,7 @@ def test_a_cordoned_node_keeps_its_job_and_gets_no_other(bench: Bench) -> None:
         first = bench.job("first") or {}
         assert (condition(first, "PodsReady"), first["status"]["applied"]["incarnation"]) == ("True", 1)
     finally:
-        set_cordoned(bench.api, place["name"], False)
+        set_cordoned(bench.api, place["name"], cordoned=False)
     bench.wait_running("waits", 4)
 
 

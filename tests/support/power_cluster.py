@@ -198,7 +198,7 @@ class Agent:
             return
         self.followed = with_seen(self.followed, self.accepted, seen)
         in_force = braked(self.accepted, self.followed)
-        mode = decisions.mode_of(in_force, self.gpus, self.lease_valid)
+        mode = decisions.mode_of(in_force, self.gpus, lease_valid=self.lease_valid)
         targets = decisions.targets_of(in_force, self.gpus, mode)
         bound = in_force.bound.limit_milliwatts
         if everything_lowered(self.followed):

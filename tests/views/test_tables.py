@@ -100,7 +100,7 @@ def test_sorting_loses_nothing_and_keeps_the_order_of_equals(
     values: list[float | str | None], descending: bool
 ) -> None:
     lines = [line(str(index), value) for index, value in enumerate(values)]
-    found = sorted_lines(lines, 0, descending)
+    found = sorted_lines(lines, 0, descending=descending)
     assert sorted(found) == sorted(lines)
     for one, other in itertools.pairwise(found):
         if one.cells[0].value == other.cells[0].value:

@@ -49,5 +49,5 @@ class Sightings:
         changed = self._changed.get(name)
         still_for = (now - (changed or self._first[name])).total_seconds()
         if still_for > SILENT_SECONDS:
-            return Sighting(changed, True)
+            return Sighting(changed, silent=True)
         return Sighting(changed, None if changed is None else False)

@@ -69,7 +69,7 @@ class Table(NamedTuple):
     lines: tuple[Line, ...]
 
 
-def sorted_lines(lines: Iterable[Line], column: int, descending: bool = False) -> list[Line]:
+def sorted_lines(lines: Iterable[Line], column: int, *, descending: bool = False) -> list[Line]:
     """Lines by one column, those of equal value in the order that they had; unknown ones last."""
 
     def known(line: Line) -> bool:

@@ -93,7 +93,7 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
         "v1",
         "validatingadmissionpolicybindings",
         "ValidatingAdmissionPolicyBinding",
-        False,
+        namespaced=False,
     )
     own = {crd["metadata"]["name"]: crd for crd in manifests()}
     (overview, moved), crds, bound, server, nodes, rights = await asyncio.gather(

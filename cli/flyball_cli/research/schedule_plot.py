@@ -51,7 +51,7 @@ def schedule_plot(
         except (KeyError, TypeError, ValueError) as error:
             refuse(f"{path}: not what `flyball frontier` writes: {_what_is_missing(error)}", error)
     try:
-        picture = schedule_png(panels, critical_path)
+        picture = schedule_png(panels, critical_path=critical_path)
     except (KeyError, TypeError, ValueError) as error:
         refuse(
             f"{', '.join(map(str, frontiers))}: not what `flyball frontier` writes: {_what_is_missing(error)}", error

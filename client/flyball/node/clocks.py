@@ -72,7 +72,7 @@ class Clock:
             return False
         self._not_before = now + RETRY_SECONDS
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        connection.setblocking(False)
+        connection.setblocking(False)  # noqa: FBT003 - the socket's own
         try:
             connection.connect(self._path)
         except OSError:

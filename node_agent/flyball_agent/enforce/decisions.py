@@ -66,7 +66,7 @@ class SetClockLock:
     lock: ClockLock
 
 
-def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool, hold_valid: bool = False) -> Mode:
+def mode_of(grant: Grant | None, gpus: Iterable[GpuState], *, lease_valid: bool, hold_valid: bool = False) -> Mode:
     """What the agent is to do. A grant within the sum of the smallest limits needs no lease.
 
     `hold_valid`: the lease has ended no longer ago than the grant allows its limits to be held.

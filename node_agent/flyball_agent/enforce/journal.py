@@ -127,7 +127,7 @@ class Journal:
             self._degrade("read", error)
         whole = self.state.driver is not None and self.unreadable_records == self._torn
         if not whole and not first:
-            self.state.apply(Gaps(True))
+            self.state.apply(Gaps(there=True))
         if self.state.node not in ("", node):
             self.close()
             raise JournalOfAnotherNode(

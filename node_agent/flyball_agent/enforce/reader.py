@@ -175,7 +175,7 @@ class GpuReader:
             return
         self._version_before = None
         older = any(each.boot_id == boot_id and each.version > version for each in acknowledged)
-        self._note(*([Gaps(True)] if older else ()), *([VersionBefore(None)] if noted else ()))
+        self._note(*([Gaps(there=True)] if older else ()), *([VersionBefore(None)] if noted else ()))
         if not older:
             return
         self._log.warning("the journal is older than what was acknowledged")
@@ -200,7 +200,7 @@ class GpuReader:
         """Once nothing may come any more of what the journal does not know, the next agent need not wait for it."""
         now_ns, gpus = self._clock_ns(), self._state.gpus.values()
         if self._journal.state.gaps and self._access.gpus and all(gpu.gap_is_over(now_ns) for gpu in gpus):
-            self._note(Gaps(False))
+            self._note(Gaps(there=False))
 
     def _note(self, *records: Record) -> None:
         if not records:

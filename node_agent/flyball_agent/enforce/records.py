@@ -250,7 +250,7 @@ class JournalState:
         if self.driver is not None:
             records.append(DriverSeen(self.driver))
         if self.gaps:
-            records.append(Gaps(True))
+            records.append(Gaps(there=True))
         if self.version_before is not None:
             records.append(VersionBefore(self.version_before))
         if self.grant is not None and self.lease is not None:

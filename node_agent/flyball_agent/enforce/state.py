@@ -95,7 +95,8 @@ class EnforcerState:
         if grant is None or lease is None:
             return mode_of(grant, gpus, lease_valid=False)
         hold_ns = grant.other_gpus.failsafe_hold_seconds * NANOSECONDS
-        return mode_of(grant, gpus, lease.valid(boot_id, now_ns), lease.valid(boot_id, now_ns, hold_ns))
+        valid, held = lease.valid(boot_id, now_ns), lease.valid(boot_id, now_ns, hold_ns)
+        return mode_of(grant, gpus, lease_valid=valid, hold_valid=held)
 
     @property
     def held_milliwatts(self) -> NodeMilliwatts:

@@ -21,7 +21,7 @@ class PacedListener:
     """
 
     def __init__(self, listening: socket.socket, connected: Connected, bucket: TokenBucket) -> None:
-        listening.setblocking(False)
+        listening.setblocking(False)  # noqa: FBT003 - the socket's own
         self._socket = listening
         self._connected = connected
         self._bucket = bucket
@@ -65,7 +65,7 @@ class PacedListener:
     async def _begin(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), self._connected, loop=loop)
-        accepted.setblocking(False)
+        accepted.setblocking(False)  # noqa: FBT003 - the socket's own
         try:
             await loop.connect_accepted_socket(lambda: protocol, accepted)
         except BaseException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import zip_longest
 
@@ -58,9 +58,9 @@ class PlainJobVerdict:
     """What becomes of one Job that waits: `admitted`, or why it goes on waiting, one of REASONS and in a sentence."""
 
     job: PlainJob
-    admitted: bool
     reason: str
     message: str
+    admitted: bool = field(kw_only=True)
 
 
 class _Demands:
@@ -158,7 +158,7 @@ class PlainJobs:
             return None
         times = self._refused.get(job.uid, (0.0, 0))[1]
         self._refused[job.uid] = monotonic + refusal_seconds(times), times + 1
-        verdict = PlainJobVerdict(job, False, "JobRefused", result.message)
+        verdict = PlainJobVerdict(job, "JobRefused", result.message, admitted=False)
         return verdict if self._take_news(verdict, monotonic) else None
 
     def _take_news(self, verdict: PlainJobVerdict, monotonic: float) -> bool:
@@ -230,10 +230,10 @@ class _Room:
         """Whether the Job may run now; its GPUs and watts are then taken."""
         if self._state.caps.unreadable or self._state.cluster.unread:
             return PlainJobVerdict(
-                job, False, "CapsUnreadable", "nothing is let run while a cap or a GPUNode cannot be read"
+                job, "CapsUnreadable", "nothing is let run while a cap or a GPUNode cannot be read", admitted=False
             )
         if job.problem:
-            return PlainJobVerdict(job, False, "InvalidRequest", job.problem)
+            return PlainJobVerdict(job, "InvalidRequest", job.problem, admitted=False)
         fitting, lacks = self._fitting(job)
         offered = (
             sum(self._views[name].allocatable_gpus // job.gpus_per_pod for name in fitting) if job.gpus else job.pods
@@ -242,25 +242,25 @@ class _Room:
             listed = ", ".join(f"{count} with {lack}" for lack, count in lacks.most_common())
             words = f"{len(fitting)} of {len(self._views)} nodes fit its {_pods(job)}{f': {listed}' if listed else ''}"
             words += f"; they hold {offered} of them at the most" if fitting else ""
-            return PlainJobVerdict(job, False, "NoNodeFits", words)
+            return PlainJobVerdict(job, "NoNodeFits", words, admitted=False)
         most = max((self._nodes[name].default_limit_milliwatts for name in fitting), default=0) // MILLIWATTS_PER_WATT
         if job.gpus and job.watts_per_gpu > most:
             words = (
                 f"it asks for {job.watts_per_gpu} W for each GPU; those of the nodes that fit get {most} W at the most"
             )
-            return PlainJobVerdict(job, False, "NoNodeFits", words)
+            return PlainJobVerdict(job, "NoNodeFits", words, admitted=False)
         placed = self._placed(job, job.pods, fitting)
         if placed is None:
             free = sum(max(0, self._free.get(name, 0)) for name in fitting)
             words = f"it needs {_pods(job)}; on nodes that fit {free} GPUs are free and planned for nobody"
-            return PlainJobVerdict(job, False, "WaitingForGpus", words)
+            return PlainJobVerdict(job, "WaitingForGpus", words, admitted=False)
         nodes = _with_pods(self._nodes, job, placed)
         shortage, watts = self._short_of_watts(job, nodes, placed)
         if shortage:
-            return PlainJobVerdict(job, False, "WaitingForWatts", shortage)
+            return PlainJobVerdict(job, "WaitingForWatts", shortage, admitted=False)
         self._take(job, placed, nodes)
         words = f"{_pods(job)} may run; each of its GPUs may draw {watts} W now" if job.gpus else "it asks for no GPUs"
-        return PlainJobVerdict(job, True, "Admitted", words)
+        return PlainJobVerdict(job, "Admitted", words, admitted=True)
 
     def _fitting(self, job: PlainJob) -> tuple[list[str], Counter[str]]:
         """The nodes that can take one of the Job's pods at some time, and what the others lack."""

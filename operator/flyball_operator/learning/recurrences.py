@@ -212,7 +212,9 @@ def search_of(
         purpose = Purpose.EXPLORE if explores else Purpose.BEST_KNOWN
         made = Decision(run.decision, run.batch_size, purpose, None)
         search = replace(search, pending=(made,))
-        search = _begun_anew(search.finish(run.decision, float(run.cost_joules), run.reached, float(run.samples)))
+        search = _begun_anew(
+            search.finish(run.decision, float(run.cost_joules), reached=run.reached, epochs=float(run.samples))
+        )
     pending = tuple(
         Decision(run.decision, run.global_batch_size, Purpose(run.purpose), None)
         for run in under_way

@@ -31,6 +31,12 @@ class Planner(Protocol):
     async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan: ...
 
 
+class SnapshotMaker(Protocol):
+    """What gives the planner's input."""
+
+    def __call__(self, *, timeless: bool) -> ClusterSnapshot: ...
+
+
 class PlanMetrics(Protocol):
     """Where the time and the failures of plans are counted."""
 
@@ -80,21 +86,21 @@ class Plans:
         """The places of the jobs that wait under the plan in force."""
         return self._queue
 
-    def start(self, snapshot: Callable[[bool], ClusterSnapshot], now: datetime, monotonic: float) -> None:
+    def start(self, snapshot: SnapshotMaker, now: datetime, monotonic: float) -> None:
         """Begin the next plan if one is due and none is being made.
 
-        `snapshot` gives the planner's input; asked with True, without what changes by the second: as long as that is the
+        `snapshot` gives the planner's input, a timeless one without what changes by the second: as long as that is the
         same, no plan is due before the next regular one.
         """
         if self._next is not None or monotonic < self._rests_until:
             return
-        key = snapshot(True)
+        key = snapshot(timeless=True)
         if key == self._taken_key and monotonic - self._taken_at < self._replan_seconds:
             return
         self._next_key = key
         self._next_since = monotonic
         self._next_moment = now
-        self._next = asyncio.create_task(self._planner.plan(snapshot(False), self._policy))
+        self._next = asyncio.create_task(self._planner.plan(snapshot(timeless=False), self._policy))
         self._next.add_done_callback(lambda task: self._wake())
 
     def take(self, jobs: Mapping[str, EnergyAwareJob], monotonic: float) -> None:

@@ -249,7 +249,7 @@ class LeaderTerm:
         await self._meters.close()
         await self._background.stop()
 
-    def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime, timeless: bool) -> ClusterSnapshot:
+    def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime, *, timeless: bool) -> ClusterSnapshot:
         return build_snapshot(
             nodes=state.nodes,
             rules=state.caps.rules,

@@ -40,7 +40,7 @@ class CapAccount:
         return self.constraint.budget_watts - self.base_watts
 
 
-def node_base_watts(node: NodeState, limits: bool) -> float:
+def node_base_watts(node: NodeState, *, limits: bool) -> float:
     """A node's watts with every job paused: by limits, or by predicted draw; a fixed hold stands for the whole node."""
     if node.fixed_bound_watts is not None:
         return node.fixed_bound_watts if limits or node.fixed_draw_watts is None else node.fixed_draw_watts
@@ -58,13 +58,13 @@ def cap_accounts(caps: Sequence[CapConstraint], nodes: Mapping[str, NodeState]) 
     for cap in caps:
         members = [nodes[name] for name in sorted(cap.node_names) if name in nodes]
         hard = cap.enforcement is Enforcement.HARD
-        least = sum(node_base_watts(node, hard) for node in members)
+        least = sum(node_base_watts(node, limits=hard) for node in members)
         feasible = least <= cap.budget_watts + WATT_TOLERANCE
         if hard and feasible:
-            accounts.append(CapAccount(cap, Accounting.LIMITS, True, least, least))
+            accounts.append(CapAccount(cap, Accounting.LIMITS, feasible, least, least))
         else:
             accounting = Accounting.DRAW_AT_MIN_LIMITS if hard else Accounting.DRAW
-            base = sum(node_base_watts(node, False) for node in members)
+            base = sum(node_base_watts(node, limits=False) for node in members)
             accounts.append(CapAccount(cap, accounting, feasible, least, base))
     return tuple(accounts)
 
@@ -79,7 +79,7 @@ def committed_watts(
     `placed` are (nodes and GPUs, power limit of one GPU, guarded draw of one GPU) of each job that runs.
     """
     hard = cap.enforcement is Enforcement.HARD
-    total = sum(node_base_watts(nodes[name], hard) for name in sorted(cap.node_names) if name in nodes)
+    total = sum(node_base_watts(nodes[name], limits=hard) for name in sorted(cap.node_names) if name in nodes)
     for cells, limit, draw in placed:
         for name, gpus in cells:
             node = nodes.get(name)

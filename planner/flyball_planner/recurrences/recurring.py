@@ -181,7 +181,7 @@ class RecurringJob:
             decision = Decision(self.decisions, self._chosen(), Purpose.SAMPLE, limit)
         return replace(self, decisions=self.decisions + 1, pending=(*self.pending, decision)), decision
 
-    def finish(self, number: int, cost_joules: float, reached: bool, epochs: float) -> RecurringJob:
+    def finish(self, number: int, cost_joules: float, *, reached: bool, epochs: float) -> RecurringJob:
         """The search with the result of the run of decision `number` added; runs may end in any order.
 
         `cost_joules` is the energy-time cost of what ran; `reached` whether the target metric was; `epochs` how many it

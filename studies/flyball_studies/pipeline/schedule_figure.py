@@ -32,7 +32,7 @@ def titled_panel(name: str, plan: dict[str, Any], reference: dict[str, Any] | No
     return title, plan
 
 
-def schedule_png(panels: list[tuple[str, dict[str, Any]]], critical_path: bool = True) -> bytes:
+def schedule_png(panels: list[tuple[str, dict[str, Any]]], *, critical_path: bool = True) -> bytes:
     """A PNG with one panel per (title, plan); a plan has schedule, timeline and critical_path as `flyball frontier`
     writes them."""
     stages = max(len(plan["schedule"]) for _, plan in panels)

@@ -232,7 +232,7 @@ def replay_bandit(
         else:
             run = cluster.run_profiled(size, decision.cost_limit_joules)
             limits[size] = run.power_limit_watts
-        state = state.finish(decision.number, run.cost_joules, run.reached, run.epochs)
+        state = state.finish(decision.number, run.cost_joules, reached=run.reached, epochs=run.epochs)
         return run
 
     repeated = _repeat(once, recurrences, cluster, drift)

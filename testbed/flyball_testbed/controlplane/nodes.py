@@ -140,12 +140,12 @@ def pod_path(pod: Json) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def set_cordoned(api: ApiClient, name: str, cordoned: bool = True) -> None:
+def set_cordoned(api: ApiClient, name: str, *, cordoned: bool = True) -> None:
     """Mark a node unschedulable, as `kubectl cordon`, or schedulable again."""
     api.patch(f"{NODES}/{name}", {"spec": {"unschedulable": cordoned or None}})
 
 
-def set_not_ready(api: ApiClient, name: str, not_ready: bool = True, *, timeout_seconds: float = 30.0) -> None:
+def set_not_ready(api: ApiClient, name: str, *, not_ready: bool = True, timeout_seconds: float = 30.0) -> None:
     """Make a node report itself not ready (or ready again), and wait until its Ready condition is the same.
 
     Its pods stay as they are: the node controller takes readiness from those of nodes that it does not hear. Raises

@@ -110,7 +110,7 @@ def test_modes() -> None:
     assert mode_of(grant(), gpus, lease_valid=False, hold_valid=True) is Mode.HOLDING
     assert mode_of(grant(), gpus, lease_valid=True, hold_valid=True) is Mode.GRANTED
     for lease_valid in (True, False):
-        assert mode_of(grant(200_000), gpus, lease_valid) is Mode.FLOOR
+        assert mode_of(grant(200_000), gpus, lease_valid=lease_valid) is Mode.FLOOR
 
 
 def test_each_gpu_gets_what_its_pods_are_granted() -> None:

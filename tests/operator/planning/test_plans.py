@@ -89,7 +89,7 @@ async def test_after_a_slow_plan_the_next_one_waits_and_a_quick_one_is_followed_
     async def made(at: float, seconds: float) -> bool:
         """Whether a plan is begun at a time; it takes so many seconds."""
 
-        def snapshot(timeless: bool) -> ClusterSnapshot:
+        def snapshot(*, timeless: bool) -> ClusterSnapshot:
             begun.append(at)
             return replace(EMPTY, restart_seconds=at)  # what plans depend on is another each time
 

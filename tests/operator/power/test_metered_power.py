@@ -135,7 +135,7 @@ def status_of(
         if at >= seconds:
             break
         at += 1.0
-    stored = as_stored(cap_status(state, True, [], GrantsUnderWay(), NOW))
+    stored = as_stored(cap_status(state, [], GrantsUnderWay(), NOW, feasible=True))
     assert_valid("PowerCap", "status", stored)
     for item in stored["conditions"]:
         assert item["reason"] in REASONS[item["type"]]
@@ -216,7 +216,9 @@ def test_a_meter_that_reads_less_than_the_gpus_report_is_told_with_both_figures(
 
 def test_where_the_operator_only_observes_no_meter_does_anything_to_limits() -> None:
     state, _ = status_of(lambda at: MeterReading(error="gone"), seconds=30.0)
-    observed = as_stored(cap_status(msgspec.structs.replace(state, if_governed=state), True, [], GrantsUnderWay(), NOW))
+    observed = as_stored(
+        cap_status(msgspec.structs.replace(state, if_governed=state), [], GrantsUnderWay(), NOW, feasible=True)
+    )
     assert condition(observed, "MeterSilent")[2] == "file pdu has not been read: gone"
 
 
@@ -246,7 +248,7 @@ def test_what_a_node_reported_before_it_went_away_makes_no_meter_implausible() -
 def test_a_cap_without_a_meter_says_so() -> None:
     tracker = CapTracker()
     (state,) = tracker.step([cap_view("row", watts=1000)], {"a": ready_node("a")}, NOW, 0.0).states
-    stored = as_stored(cap_status(state, True, [], GrantsUnderWay(), NOW))
+    stored = as_stored(cap_status(state, [], GrantsUnderWay(), NOW, feasible=True))
     assert condition(stored, "MeterSilent")[:2] == ("False", "NoMeter")
     assert "meter" not in stored
     assert (state.reading, state.meter_budget()) == (NEVER_READ, None)

@@ -30,7 +30,7 @@ def run_once(job: RecurringJob, costs: Mapping[int, float], spread: float = 0.0)
     rng = np.random.default_rng([99, decision.number])
     cost = costs[decision.batch_size] * (1 + spread * float(rng.uniform(-1, 1)))
     limit = decision.cost_limit_joules or math.inf
-    return job.finish(decision.number, min(cost, limit), cost <= limit, epochs=cost / 10), decision
+    return job.finish(decision.number, min(cost, limit), reached=cost <= limit, epochs=cost / 10), decision
 
 
 def run_many(
@@ -104,15 +104,17 @@ def test_concurrent_submissions_in_pruning_get_the_best_known() -> None:
     job, second = job.decide()
     assert (first.purpose, first.batch_size) == (Purpose.EXPLORE, 128)
     assert (second.purpose, second.batch_size) == (Purpose.BEST_KNOWN, 128), "nothing known yet: the default"
-    job = job.finish(first.number, 180.0, True, 18.0)
+    job = job.finish(first.number, 180.0, reached=True, epochs=18.0)
     job, third = job.decide()
     assert (third.purpose, third.batch_size) == (Purpose.EXPLORE, 64)
-    job = job.finish(third.number, 110.0, True, 11.0)
+    job = job.finish(third.number, 110.0, reached=True, epochs=11.0)
     job, fourth = job.decide()
     job, fifth = job.decide()
     assert (fourth.batch_size, fifth.purpose, fifth.batch_size) == (32, Purpose.BEST_KNOWN, 64)
     # The concurrent runs end in any order, and leave the exploration where it was.
-    job = job.finish(fifth.number, 111.0, True, 11.1).finish(second.number, 179.0, True, 17.9)
+    job = job.finish(fifth.number, 111.0, reached=True, epochs=11.1).finish(
+        second.number, 179.0, reached=True, epochs=17.9
+    )
     assert job.rounds[-1].next_batch_size == 32
     assert job.costs(64) == (110.0, 111.0)
     assert job.costs(128) == (180.0, 179.0)
@@ -124,7 +126,7 @@ def test_an_abandoned_exploration_is_repeated() -> None:
     job, again = job.abandon(first.number).decide()
     assert (again.batch_size, again.purpose) == (128, Purpose.EXPLORE)
     with pytest.raises(KeyError, match="decision 0 is not out"):
-        job.finish(first.number, 1.0, True, 1.0)
+        job.finish(first.number, 1.0, reached=True, epochs=1.0)
 
 
 def sampling(costs: Mapping[int, float], **knobs: int | None) -> RecurringJob:
@@ -163,10 +165,10 @@ def test_a_drift_beyond_the_stop_limit_costs_a_constant_factor_and_ends(factor: 
 
 def test_where_nothing_reaches_the_target_it_is_said() -> None:
     job, decision = zeus((16, 32, 64), 32, seed=0).decide()
-    job = job.finish(decision.number, 50.0, False, 9.0)
+    job = job.finish(decision.number, 50.0, reached=False, epochs=9.0)
     job, decision = job.decide()
     assert decision.batch_size == 64, "the default failed: down is over, up is tried"
-    job = job.finish(decision.number, 50.0, False, 9.0)
+    job = job.finish(decision.number, 50.0, reached=False, epochs=9.0)
     with pytest.raises(NoBatchSizeReachesTarget, match=r"none of the batch sizes \(16, 32, 64\)"):
         job.decide()
 
@@ -175,7 +177,7 @@ def test_a_second_round_that_loses_everything_keeps_the_first_s_survivors() -> N
     job, _ = run_many(zeus((16, 32), 32, seed=0), {16: 100.0, 32: 110.0}, 2)
     for _ in range(2):
         job, decision = job.decide()
-        job = job.finish(decision.number, 200.0, False, 5.0)
+        job = job.finish(decision.number, 200.0, reached=False, epochs=5.0)
     assert job.arms == (16, 32)
 
 
@@ -212,7 +214,7 @@ def carried(job: RecurringJob, cost: Callable[[int], float], sizes: tuple[int, .
 def test_on_another_gpu_costs_are_epochs_times_what_an_epoch_costs_there() -> None:
     job, _ = run_many(zeus(SIZES, 128, seed=1), CONVEX, 40)
     job, unlucky = job.decide()
-    job = job.finish(unlucky.number, 200.0, False, epochs=3.0)
+    job = job.finish(unlucky.number, 200.0, reached=False, epochs=3.0)
     assert unlucky.batch_size in (job.arms or ())
     epoch_costs = {size: 3.0 + size / 100 for size in SIZES}
     there = job.carried_to(epoch_costs, seed=2)
@@ -259,7 +261,7 @@ def test_with_nothing_in_common_exploration_begins_anew() -> None:
         (lambda: zeus((8,), 8, 0, pruning_rounds=0), "0 rounds"),
         (lambda: zeus((8,), 8, 0).carried_to({}, 0), "at least one batch size"),
         (lambda: zeus((8,), 8, 0).carried_to({8: 0.0}, 0), "positive cost"),
-        (lambda: zeus((8,), 8, 0).decide()[0].finish(0, 0.0, True, 1.0), "cost 0.0 J"),
+        (lambda: zeus((8,), 8, 0).decide()[0].finish(0, 0.0, reached=True, epochs=1.0), "cost 0.0 J"),
         (lambda: PruningRound((8, 16), 8).after(Explored(16, 1.0, True)), "waits for 8"),
         (lambda: PruningRound((8, 16), 8).following(), "reached the target"),
     ],
@@ -291,7 +293,7 @@ def test_an_unlucky_first_run_of_the_best_is_found_out() -> None:
     for size, cost in ((64, 103.0), (32, 106.0)):
         job, decision = job.decide()
         assert decision.batch_size == size
-        job = job.finish(decision.number, cost, True, 1.0)
+        job = job.finish(decision.number, cost, reached=True, epochs=1.0)
     job, decisions = run_many(job, {32: 100.0, 64: 103.0}, 40, spread=0.02)
     assert {d.batch_size for d in decisions[-10:]} == {32}
 

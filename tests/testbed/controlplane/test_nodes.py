@@ -65,7 +65,7 @@ def test_a_node_goes_down_and_comes_back(cluster: IsolatedCluster) -> None:
     cluster.api.wait_for(
         f"{NODES}/{name}", lambda node: "node.kubernetes.io/not-ready" in taint_keys(node), what="tainted as not ready"
     )
-    set_not_ready(cluster.api, name, False)
+    set_not_ready(cluster.api, name, not_ready=False)
     cluster.api.wait_for(
         f"{NODES}/{name}", lambda node: "node.kubernetes.io/not-ready" not in taint_keys(node), what="no longer tainted"
     )
@@ -85,7 +85,7 @@ def test_what_kwok_passed_over_is_asked_again(cluster: IsolatedCluster, monkeypa
     assert not is_ready(cluster.api.get(f"{NODES}/{name}"))
     assert len({json.dumps(body) for body in asked}) == len(asked) > 1, "the same once more would be no change to see"
     monkeypatch.undo()
-    set_not_ready(cluster.api, name, False)
+    set_not_ready(cluster.api, name, not_ready=False)
 
 
 def test_a_cordoned_node_takes_no_pods_until_uncordoned(cluster: IsolatedCluster) -> None:
@@ -98,7 +98,7 @@ def test_a_cordoned_node_takes_no_pods_until_uncordoned(cluster: IsolatedCluster
         lambda pod: any("unschedulable" in c.get("message", "") for c in (pod or {})["status"].get("conditions", [])),
         what="refused",
     )
-    set_cordoned(cluster.api, name, False)
+    set_cordoned(cluster.api, name, cordoned=False)
     cluster.api.wait_for(cluster.path("pods", "p"), lambda pod: (pod or {})["spec"].get("nodeName") == name)
 
 

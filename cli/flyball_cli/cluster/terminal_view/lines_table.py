@@ -111,7 +111,7 @@ class LinesTable(ScrollView, can_focus=True):
     def _arrange(self) -> None:
         columns, lines = self._table.columns, filtered_lines(self._table.lines, self._words)
         if self.sort_column is not None:
-            lines = sorted_lines(lines, self.sort_column, self.descending)
+            lines = sorted_lines(lines, self.sort_column, descending=self.descending)
         self._lines = lines
         self._cursor = self._place_of(self._key)
         self._widths = _widths(self._table.columns, self._table.lines)

@@ -33,11 +33,11 @@ class Evidence:
 class Ending:
     """How an incarnation ended: `counts` against the job or not, by which pod, and `words` that say it in a sentence."""
 
-    counts: bool
     words: str
     pod: PodView | None = None
     reason: str = ""
     message: str = ""
+    counts: bool = field(kw_only=True)
 
 
 def gathered(before: Evidence, incarnation: IncarnationView, pods: Sequence[PodView]) -> Evidence:
@@ -77,11 +77,13 @@ def judged(evidence: Evidence, incarnation: IncarnationView) -> Ending:
     if evidence.disrupted is not None and evidence.disrupted.disruption is not None:
         pod, why = evidence.disrupted, evidence.disrupted.disruption
         detail = f": {_tail(why.message)}" if why.message else ""
-        return Ending(False, f"{_name(pod)} was disrupted ({why.reason}){detail}", pod, why.reason, _tail(why.message))
+        return Ending(
+            f"{_name(pod)} was disrupted ({why.reason}){detail}", pod, why.reason, _tail(why.message), counts=False
+        )
     if evidence.deleted is not None:
-        return Ending(False, f"{_name(evidence.deleted)} was deleted", evidence.deleted, "Deleted")
+        return Ending(f"{_name(evidence.deleted)} was deleted", evidence.deleted, "Deleted", counts=False)
     if not evidence.crashed:
-        return Ending(False, "its pods were deleted", reason="Deleted", message=_tail(incarnation.failure))
+        return Ending("its pods were deleted", reason="Deleted", message=_tail(incarnation.failure), counts=False)
     # The rank that tells most: not one that only left when it was told to.
     ends = _by_rank(list(evidence.crashed.values()))
     pod = min(ends, key=lambda item: item.exit_code in (None, EXIT_CODE_TERMINATED))
@@ -89,7 +91,7 @@ def judged(evidence: Evidence, incarnation: IncarnationView) -> Ending:
     code = "without an exit code" if pod.exit_code is None else f"with exit code {pod.exit_code}"
     why_text = f" ({pod.exit_reason})" if pod.exit_reason and pod.exit_reason != "Error" else ""
     words = f"{_name(pod)} ended {code}{why_text}{f': {message}' if message else ''}"
-    return Ending(True, words, pod, pod.exit_reason or "Error", message)
+    return Ending(words, pod, pod.exit_reason or "Error", message, counts=True)
 
 
 # SIGTERM obeyed, as every rank does that is ended because another one failed.

@@ -78,7 +78,7 @@ class GrantsUnderWay:
 
 
 def cap_status(
-    state: CapState, feasible: bool, problems: Iterable[str], grants: GrantsUnderWay, now: datetime
+    state: CapState, problems: Iterable[str], grants: GrantsUnderWay, now: datetime, *, feasible: bool
 ) -> PowerCapStatus:
     """The status of a cap. What is committed is published before it is: a raise waits until its status has been written."""
     cap, effective = state.cap, state.effective

@@ -51,7 +51,7 @@ class CapStatuses:
         statuses = [(cap, unreadable_status(cap, now)) for cap in caps.unreadable]
         for state in caps.states:
             feasible = state.attainable and state.name not in infeasible
-            statuses.append((state.cap, cap_status(state, feasible, caps.problems, grants, now)))
+            statuses.append((state.cap, cap_status(state, caps.problems, grants, now, feasible=feasible)))
         writes = []
         for cap, unnumbered in statuses:
             if cap.uid in under_way:

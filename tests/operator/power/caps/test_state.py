@@ -87,7 +87,7 @@ class Site:
     def publish(self, state: CapState, *, feasible: bool | None = None, grants: GrantsUnderWay = NO_GRANTS) -> Json:
         """Write the status, as the API server stores it."""
         fits = state.attainable if feasible is None else feasible
-        status = cap_status(state, fits, [], grants, self.now)
+        status = cap_status(state, [], grants, self.now, feasible=fits)
         self.status = stored(status)
         for kind, item in self.conditions().items():
             assert item["reason"] in REASONS[kind]
@@ -843,7 +843,7 @@ def test_a_cap_that_is_whole_but_for_floating_point_is_said_whole() -> None:
     state = site.read()
     state = structs.replace(state, effective=structs.replace(state.effective, watts=1999.999_999_9))
     assert state.budget().budget_milliwatts == 2_000_000
-    assert cap_status(state, True, [], NO_GRANTS, NOW).effective_watts == 2000
+    assert cap_status(state, [], NO_GRANTS, NOW, feasible=True).effective_watts == 2000
 
 
 def test_a_stolen_agent_that_reports_gpus_that_are_not_there_lifts_no_cap_that_is_a_share_of_all() -> None:
