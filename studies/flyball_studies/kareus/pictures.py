@@ -12,6 +12,7 @@ from flyball_frontiers.kareus.search import PartitionSearch, Pass
 from flyball_studies.kareus.pipeline_study import PipelineStudy, Strategy
 from flyball_studies.kareus.table import RecordedTable
 from flyball_studies.kareus.table_study import MethodResult, References
+from flyball_studies.picture_files import saved, without_display
 
 METHOD_COLOURS = ("#1b7837", "#d95f02", "#7570b3", "#7f7f7f")
 PASS_COLOURS = {
@@ -35,31 +36,17 @@ def draw_table(
     table: RecordedTable, results: Sequence[MethodResult], example: PartitionSearch, folder: Path
 ) -> list[Path]:
     """Write the two pictures of a table's search into `folder` and return their paths."""
-    _without_display()
+    without_display()
     return [
-        _save(_growth(table, results), folder / "kareus-hypervolume.png"),
-        _save(_samples(table, example), folder / "kareus-frontier.png"),
+        saved(_growth(table, results), folder / "kareus-hypervolume.png"),
+        saved(_samples(table, example), folder / "kareus-frontier.png"),
     ]
 
 
 def draw_pipeline(study: PipelineStudy, folder: Path) -> Path:
     """Write the picture of a pipeline's strategies into `folder` and return its path."""
-    _without_display()
-    return _save(_strategies(study), folder / "kareus-pipeline.png")
-
-
-def _without_display() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed, nor looked for
-
-
-def _save(figure: Any, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    without_display()
+    return saved(_strategies(study), folder / "kareus-pipeline.png")
 
 
 def _growth(table: RecordedTable, results: Sequence[MethodResult]) -> Any:

@@ -17,6 +17,7 @@ from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.measured.throughputs import model_class
 
 from flyball_studies.models.measured import markdown, percent, reference_gpu
+from flyball_studies.picture_files import saved, without_display
 
 CLOCKS = (705, 855, 1005, 1155, 1290, 1410)
 GPUS_PER_NODE = 8
@@ -146,10 +147,9 @@ def observations(data: Path, images: Path) -> str:
 def _draw_observations(
     counts: tuple[int, ...], curves: dict[tuple[str, str], list[tuple[float, float]]], path: Path
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed, nor looked for
     import matplotlib.pyplot as plt
+
+    without_display()
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
     places = list(range(len(counts)))
@@ -170,8 +170,7 @@ def _draw_observations(
     axes[0].set_ylabel("mean error (%)")
     axes[0].set_ylim(0)
     axes[0].legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    saved(figure, path, dpi=110)
 
 
 def quantiles(data: Path, images: Path) -> str:

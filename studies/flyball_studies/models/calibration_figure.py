@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 from flyball_planner.models.calibration import AT_THE_LIMIT, Calibration
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.measurements import Series
+
+from flyball_studies.picture_files import png
 
 
 def calibration_png(series: Sequence[Series], board: GpuModel, result: Calibration) -> bytes:
@@ -64,7 +65,4 @@ def calibration_png(series: Sequence[Series], board: GpuModel, result: Calibrati
     for axis in (power, errors, profile):
         axis.grid(alpha=0.3)
         axis.set_axisbelow(True)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=120, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(figure, dpi=120)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import matplotlib
@@ -11,16 +10,15 @@ matplotlib.use("Agg")  # no display is needed, nor looked for
 
 import matplotlib.pyplot as plt
 
+from flyball_studies.picture_files import png
+
 
 def frontier_png(document: dict[str, Any], title: str) -> bytes:
     """A PNG of the frontier: planned and realised energy over time, and the run at the highest clocks."""
     figure, axis = plt.subplots(figsize=(8.4, 4.8), layout="constrained")
     draw_frontier(axis, document)
     axis.set_title(title, fontsize=11)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=130, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(figure)
 
 
 def draw_frontier(axis: Any, document: dict[str, Any]) -> None:

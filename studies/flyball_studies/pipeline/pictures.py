@@ -6,10 +6,8 @@ python -m flyball_studies.pipeline.pictures --output docs/images
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -27,6 +25,7 @@ from flyball_frontiers.pipeline import (
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 from flyball_frontiers.pipeline.evaluate import execute
 
+from flyball_studies.picture_files import png
 from flyball_studies.pipeline.frontier_figure import draw_frontier
 from flyball_studies.pipeline.schedule_figure import schedule_png, titled_panel
 
@@ -60,7 +59,7 @@ def perseus_frontier() -> bytes:
             )
         axis.set_title(f"GPT-3 175B, {title}, 8 stages, 24 microbatches, 1F1B", fontsize=10)
         axis.legend(fontsize=8, frameon=False, loc="upper right")
-    return _png(figure)
+    return png(figure, dpi=110)
 
 
 def perseus_schedule() -> bytes:
@@ -123,14 +122,7 @@ def stragglers() -> bytes:
     axes[0].set_ylabel("energy saved (%)")
     axes[0].set_ylim(0)
     axes[0].legend(fontsize=9, frameon=False, loc="lower right")
-    return _png(figure)
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=110, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(figure, dpi=110)
 
 
 PICTURES: dict[str, Callable[[], bytes]] = {

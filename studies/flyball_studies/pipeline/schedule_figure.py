@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import matplotlib
@@ -15,6 +14,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+
+from flyball_studies.picture_files import png
 
 LETTERS = {"forward": "F", "backward": "B", "recompute": "R", "recompute_backward": "RB", "load": "L"}
 LOW = ("forward", "load")  # whose bars are lower than the others'
@@ -58,10 +59,7 @@ def schedule_png(panels: list[tuple[str, dict[str, Any]]], *, critical_path: boo
     figure.legend(handles=handles, loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     mappable = ScalarMappable(colour, plt.get_cmap("coolwarm"))
     figure.colorbar(mappable, ax=axes[:, 0].tolist(), label="SM clock (MHz)", fraction=0.025, pad=0.01, aspect=25)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=130, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _has_letters(plan: dict[str, Any], inches: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flyball_studies.picture_files import saved, without_display
 from flyball_studies.zeus.replay import Policy, Replay
 from flyball_studies.zeus.study import SeedResult, WorkloadStudy
 
@@ -23,22 +24,12 @@ OURS = Policy.KNOWLEDGE_GRADIENT
 
 def draw_all(studies: Sequence[WorkloadStudy], examples: Sequence[SeedResult], gpu: str, folder: Path) -> list[Path]:
     """Write the three PNGs into `folder` and return their paths."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed, nor looked for
+    without_display()
     return [
-        _save(_savings(studies, gpu), folder / f"zeus-{gpu}-savings.png"),
-        _save(_regret(studies, gpu), folder / f"zeus-{gpu}-regret.png"),
-        _save(_paths(studies, examples, gpu), folder / f"zeus-{gpu}-paths.png"),
+        saved(_savings(studies, gpu), folder / f"zeus-{gpu}-savings.png"),
+        saved(_regret(studies, gpu), folder / f"zeus-{gpu}-regret.png"),
+        saved(_paths(studies, examples, gpu), folder / f"zeus-{gpu}-paths.png"),
     ]
-
-
-def _save(figure: Any, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
 
 
 def _savings(studies: Sequence[WorkloadStudy], gpu: str) -> Any:
