@@ -62,6 +62,12 @@ def level_of(gpus_on_node: int) -> int:
     return (gpus_on_node - 1).bit_length()
 
 
+def take_room(room: list[int], level: int, cells: int) -> None:
+    """Take cells of 2^level GPUs (negative: give them back) from how many cells of each level have `room`."""
+    for lower in range(min(level, len(room) - 1) + 1):
+        room[lower] -= cells << (level - lower)
+
+
 def block_of(gpus_on_node: int) -> int:
     """The GPUs of one node that a job of so many takes from others: its smallest cell, whole (PowerFlow section 5.3).
 

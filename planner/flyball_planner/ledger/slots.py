@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flyball_planner.ledger.pools import Pool, block_of, level_of
+from flyball_planner.ledger.pools import Pool, block_of, level_of, take_room
 
 
 class Slots:
@@ -32,7 +32,7 @@ class Slots:
         if self._capacities[pool][place]:
             self._occupy(self.free[pool], self.free_room[pool], place, block_of(gpus))
             if movable:
-                _demand(self.open_room[pool], level_of(gpus), 1)
+                take_room(self.open_room[pool], level_of(gpus), 1)
             else:
                 self._occupy(self.open[pool], self.open_room[pool], place, block_of(gpus))
 
@@ -41,14 +41,14 @@ class Slots:
         if self._capacities[pool][place]:
             self._occupy(self.free[pool], self.free_room[pool], place, -block_of(gpus))
             if movable:
-                _demand(self.open_room[pool], level_of(gpus), -1)
+                take_room(self.open_room[pool], level_of(gpus), -1)
             else:
                 self._occupy(self.open[pool], self.open_room[pool], place, -block_of(gpus))
 
     def demand(self, pool: int, level: int, cells: int) -> None:
         """Cells of 2^level GPUs whose nodes are still to be chosen (negative: no longer wanted)."""
-        _demand(self.free_room[pool], level, cells)
-        _demand(self.open_room[pool], level, cells)
+        take_room(self.free_room[pool], level, cells)
+        take_room(self.open_room[pool], level, cells)
 
     def fits(self, pool: int, level: int, cells: int, migrate: bool) -> bool:
         """Whether so many more cells of 2^level GPUs have room, with every unchanged job in place or with migrations."""
@@ -78,8 +78,3 @@ class Slots:
 
 def _rooms(pool: Pool) -> list[int]:
     return [sum(capacity >> level for capacity in pool.capacities) for level in range(pool.levels + 1)]
-
-
-def _demand(room: list[int], level: int, cells: int) -> None:
-    for lower in range(min(level, len(room) - 1) + 1):
-        room[lower] -= cells << (level - lower)

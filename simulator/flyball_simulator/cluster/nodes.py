@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from flyball_planner.ledger.pools import level_of
+from flyball_planner.ledger.pools import level_of, take_room
 from flyball_planner.placement.buddy import FreeCells
 from flyball_planner.placement.cells import fewest_that_free
 
@@ -137,7 +137,7 @@ class Nodes:
         top = level_of(self.gpus_per_node)
         room = [sum(free >> level for free in self._usable(self.free)) for level in range(top + 1)]
         for gpus in sizes:
-            _demand(room, level_of(min(gpus, self.gpus_per_node)), max(1, gpus // self.gpus_per_node))
+            take_room(room, level_of(min(gpus, self.gpus_per_node)), max(1, gpus // self.gpus_per_node))
         if min(room) >= 0:
             return []
         within_nodes = [occupant for occupant in residents if len(occupant.cells) == 1]
@@ -159,7 +159,7 @@ class Nodes:
                     self.release(occupant)
                     for lower in range(top + 1):
                         room[lower] += (self.free[node] >> lower) - (before >> lower)
-                    _demand(room, level_of(occupant.gpus), 1)
+                    take_room(room, level_of(occupant.gpus), 1)
         return evicted
 
     def _cheapest(self, level: int, on_node: dict[int, list[SomeOccupant]]) -> tuple[int, list[SomeOccupant]] | None:
@@ -178,8 +178,3 @@ def _by_node(occupants: Iterable[SomeOccupant]) -> dict[int, list[SomeOccupant]]
     for occupant in occupants:
         on_node.setdefault(occupant.cells[0][0], []).append(occupant)
     return on_node
-
-
-def _demand(room: list[int], level: int, cells: int) -> None:
-    for lower in range(min(level, len(room) - 1) + 1):
-        room[lower] -= cells << (level - lower)
