@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 VERSION = "v1beta1"
@@ -65,3 +66,23 @@ def _message_classes() -> Mapping[str, Any]:
 
 
 MESSAGES = _message_classes()
+
+
+def device_plugin_handlers(plugin: Any) -> Any:
+    """gRPC's handlers of a device plugin, by its methods `options`, `allocate` and `list_and_watch`."""
+
+    def unary(call: Any, request: str) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            call, MESSAGES[request].FromString, lambda answer: answer.SerializeToString()
+        )
+
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            "GetDevicePluginOptions": unary(plugin.options, "Empty"),
+            "Allocate": unary(plugin.allocate, "AllocateRequest"),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                plugin.list_and_watch, MESSAGES["Empty"].FromString, lambda answer: answer.SerializeToString()
+            ),
+        },
+    )

@@ -22,7 +22,12 @@ import grpc
 from flyball_api.names import SOCKET_RESOURCE
 from flyball_kube.process.logs import get_logger
 
-from flyball_agent.training.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
+from flyball_agent.training.device_plugin_messages import (
+    MESSAGES,
+    REGISTER_METHOD,
+    VERSION,
+    device_plugin_handlers,
+)
 
 logger = get_logger(__name__)
 
@@ -131,7 +136,7 @@ class SocketPlugin:
         own = self._kubelet_folder / OWN_SOCKET
         own.unlink(missing_ok=True)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers((device_plugin_handlers(self),))
         server.add_insecure_port(f"unix://{own}")
         await server.start()
         try:
@@ -151,20 +156,3 @@ class SocketPlugin:
             )
             request = MESSAGES["RegisterRequest"](version=VERSION, endpoint=OWN_SOCKET, resource_name=SOCKET_RESOURCE)
             await call(request, timeout=CALL_SECONDS, wait_for_ready=True)
-
-    def _handlers(self) -> Any:
-        def unary(call: Any, request: str) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                call, MESSAGES[request].FromString, lambda answer: answer.SerializeToString()
-            )
-
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "GetDevicePluginOptions": unary(self.options, "Empty"),
-                "Allocate": unary(self.allocate, "AllocateRequest"),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                    self.list_and_watch, MESSAGES["Empty"].FromString, lambda answer: answer.SerializeToString()
-                ),
-            },
-        )

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from flyball_agent.training.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
+from flyball_agent.training.device_plugin_messages import (
+    MESSAGES,
+    REGISTER_METHOD,
+    VERSION,
+    device_plugin_handlers,
+)
 from flyball_api.names import GPU_RESOURCE
 from flyball_kube.process.log_settings import LogSettings
 from flyball_kube.process.logs import configure_logging, get_logger
@@ -83,28 +88,10 @@ class GpuPlugin:
         self._node.close()
 
 
-def _handlers(plugin: GpuPlugin) -> Any:
-    def unary(call: Any, request: str) -> Any:
-        return grpc.unary_unary_rpc_method_handler(
-            call, MESSAGES[request].FromString, lambda answer: answer.SerializeToString()
-        )
-
-    return grpc.method_handlers_generic_handler(
-        SERVICE,
-        {
-            "GetDevicePluginOptions": unary(plugin.options, "Empty"),
-            "Allocate": unary(plugin.allocate, "AllocateRequest"),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                plugin.list_and_watch, MESSAGES["Empty"].FromString, lambda answer: answer.SerializeToString()
-            ),
-        },
-    )
-
-
 def serve(plugin: GpuPlugin, directory: Path) -> Any:
     """Serve the plugin on its socket in the kubelet's folder of plugins; the server, to be stopped."""
     server = grpc.server(ThreadPoolExecutor(STREAMS))
-    server.add_generic_rpc_handlers((_handlers(plugin),))
+    server.add_generic_rpc_handlers((device_plugin_handlers(plugin),))
     (directory / OWN_SOCKET).unlink(missing_ok=True)
     server.add_insecure_port(f"unix://{directory / OWN_SOCKET}")
     server.start()
