@@ -85,7 +85,7 @@ def epoch(site: Site) -> int:
 
 def limits_watts(reader: HardwareReader) -> float:
     sample = reader.read()
-    return float("inf") if sample is None else int(sample.limits.sum()) / 1000
+    return float("inf") if sample is None else sample.limits_watts
 
 
 def all_acknowledged(site: Site) -> bool:

@@ -165,7 +165,7 @@ async def cut(site: Site, session: ApiSession) -> tuple[int, float, float]:
 
     def limits_watts() -> float:
         sample = reader.read()
-        return float("inf") if sample is None else int(sample.limits.sum()) / 1000
+        return float("inf") if sample is None else sample.limits_watts
 
     least = site.plan.gpus * site.plan.constants.min_limit_milliwatts / 1000
     low, begun = int(max(LOW * limits_watts(), 1.05 * least)), time.monotonic()

@@ -142,7 +142,7 @@ class Trial:
         """As the hardware has them."""
         sample = HardwareReader(self.site.directory / "hardware").read()
         assert sample is not None
-        return float(sample.limits.sum()) / 1000
+        return sample.limits_watts
 
 
 def start_of(pod: dict[str, Any]) -> int:

@@ -20,12 +20,6 @@ EVERYTHING_WATTS = len(NODES) * GPUS * DEFAULT
 WINDOW_WATTS = cap_watts("hall", 5)
 
 
-def limits_watts(world: World) -> int:
-    """What the limits of all GPUs add up to, as the hardware has them."""
-    devices = [device for name in NODES for device in world.machines[name].devices]
-    return sum(device.read().requested_limit_milliwatts for device in devices) // 1000
-
-
 def enforced_watts(world: World) -> int | None:
     """What the hall's status claims to be enforced; None: nothing."""
     status = (world.api.get("powercaps", "hall") or {}).get("status") or {}
@@ -46,17 +40,17 @@ def test_a_window_opens_and_closes_as_agreed_though_the_leaders_clock_is_hours_o
         loop = asyncio.get_running_loop()
         try:
             await world.begin(schedule.beginning)
-            await until(lambda: limits_watts(world) == EVERYTHING_WATTS, "all is granted", 10.0)
+            await until(lambda: world.limits_watts() == EVERYTHING_WATTS, "all is granted", 10.0)
             world.wall_offsets = dict.fromkeys(world.wall_offsets, offset_seconds)
             begins = loop.time() + 8.0
             start, end = (NOW + timedelta(seconds=at) for at in (begins, begins + 4.0))
             window = {"name": "event", "watts": WINDOW_WATTS, "start": start.isoformat(), "end": end.isoformat()}
             world.say_of_cap("hall", {"schedule": [window]})
             await asyncio.sleep(6.5)  # the server's clock is known to a second
-            assert limits_watts(world) == EVERYTHING_WATTS
+            assert world.limits_watts() == EVERYTHING_WATTS
             await until(lambda: enforced_watts(world) == WINDOW_WATTS, "the window is enforced", 4.5)
-            assert limits_watts(world) <= WINDOW_WATTS
-            await until(lambda: limits_watts(world) == EVERYTHING_WATTS, "it is over", begins + 7.0 - loop.time())
+            assert world.limits_watts() <= WINDOW_WATTS
+            await until(lambda: world.limits_watts() == EVERYTHING_WATTS, "it is over", begins + 7.0 - loop.time())
         finally:
             await world.close()
 
@@ -74,7 +68,7 @@ def test_no_node_is_to_hold_its_limits_past_a_window_though_the_leaders_clock_is
             window = {"name": "event", "watts": WINDOW_WATTS, "start": start.isoformat(), "end": end.isoformat()}
             for cap in SELECTORS:
                 world.say_of_cap(cap, {"failsafe": "Hold", "schedule": [window] if cap == "hall" else []})
-            await until(lambda: limits_watts(world) == EVERYTHING_WATTS, "all is granted", 10.0)
+            await until(lambda: world.limits_watts() == EVERYTHING_WATTS, "all is granted", 10.0)
             await asyncio.sleep(2.3)
             holds: list[int] = []
             world.api.open("gpunodes", world.api.version, lambda change: holds.append(hold_seconds(change.item)))

@@ -32,11 +32,6 @@ def is_enforced(world: World, cap: str = "hall") -> bool:
     return any(item["type"] == "Enforced" and item["status"] == "True" for item in conditions)
 
 
-def limits_watts(world: World, *nodes: str) -> int:
-    devices = [device for name in nodes for device in world.machines[name].devices]
-    return sum(device.read().requested_limit_milliwatts for device in devices) // 1000
-
-
 def granted_watts(world: World, node: str) -> int:
     item = world.api.get("gpunodes", node)
     return 0 if item is None else int(item["spec"]["boundMilliwatts"]) // 1000
@@ -86,7 +81,7 @@ def playing(course: Callable[[World], Awaitable[None]], *, brakes: bool = True) 
         try:
             await world.begin(schedule.beginning)
             everything = [DEFAULT * GPUS] * len(NODES)
-            await until(lambda: [limits_watts(world, name) for name in NODES] == everything, "all is granted", 10.0)
+            await until(lambda: [world.limits_watts(name) for name in NODES] == everything, "all is granted", 10.0)
             await until(lambda: is_enforced(world), "the hall's cap is enforced", 10.0, steadily=1.0)
             await course(world)
         finally:
@@ -103,7 +98,7 @@ def test_an_answer_that_comes_late_costs_no_grant(late_seconds: float) -> None:
         world.plan(LESS)
         await asyncio.sleep(WATCHED_SECONDS)
         assert written == dict.fromkeys(NODES, 1), written
-        assert limits_watts(world, *NODES) == len(NODES) * GPUS * (DEFAULT - 50)
+        assert world.limits_watts() == len(NODES) * GPUS * (DEFAULT - 50)
         assert is_enforced(world)
 
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
@@ -120,7 +115,7 @@ def test_plans_that_come_while_agents_are_late_wait_for_their_answers() -> None:
         # Of those that come while an answer is late, none; each answer lets two through before the next is late.
         assert max(written.values()) <= 2 * WATCHED_SECONDS / late_seconds, written
         await until(
-            lambda: limits_watts(world, *NODES) == len(NODES) * GPUS * (DEFAULT - 50 - plans + 1), "the last plan", 10.0
+            lambda: world.limits_watts() == len(NODES) * GPUS * (DEFAULT - 50 - plans + 1), "the last plan", 10.0
         )
 
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
@@ -136,13 +131,13 @@ def test_a_cut_reaches_nodes_that_are_late_by_one_brake_before_any_grant() -> No
         world.set_cap("hall", 5)
         await until(lambda: bool(braked), "the cut is written", 0.2)
         await until(lambda: not is_enforced(world), "the cap is over", 1.0)
-        await until(lambda: limits_watts(world, *NODES) <= allowed, "the limits are lowered", late_seconds + 0.5)
+        await until(lambda: world.limits_watts() <= allowed, "the limits are lowered", late_seconds + 0.5)
         assert (sum(written.values()), sum(braked.values())) == (0, 1)
         await until(lambda: is_enforced(world), "the cut is in force", 1.0)
         await asyncio.sleep(WATCHED_SECONDS)
         assert is_enforced(world)
         assert max(written.values()) <= 3, written
-        assert limits_watts(world, *NODES) > 0.98 * allowed  # nobody is left at the smallest limits
+        assert world.limits_watts() > 0.98 * allowed  # nobody is left at the smallest limits
 
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
 
@@ -161,7 +156,7 @@ def test_a_cut_is_written_at_once_to_nodes_that_are_late() -> None:
         await asyncio.sleep(WATCHED_SECONDS)
         assert is_enforced(world)
         assert max(written.values()) <= 3, written
-        assert limits_watts(world, *NODES) > 0.98 * allowed  # nobody is left at the smallest limits
+        assert world.limits_watts() > 0.98 * allowed  # nobody is left at the smallest limits
 
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course, brakes=False)).violation
 
@@ -174,15 +169,15 @@ def test_what_a_silent_node_holds_is_asked_back_where_a_cap_needs_it_and_others_
         world.plan(LESS)
         await asyncio.sleep(2 * PATIENCE_SECONDS)
         assert granted_watts(world, silent) == GPUS * (DEFAULT - 50), "no cap needs its watts: its grant stands"
-        held = limits_watts(world, silent)
+        held = world.limits_watts(silent)
         world.set_cap("hall", 6)
         await until(lambda: not is_enforced(world), "the cap is over", 1.0)
         await until(lambda: is_enforced(world), "the others have made room", 1.0)
-        assert limits_watts(world, silent) == held
-        assert limits_watts(world, *others) <= allowed - held
+        assert world.limits_watts(silent) == held
+        assert world.limits_watts(*others) <= allowed - held
         assert granted_watts(world, silent) <= allowed // len(NODES)
         await until(
-            lambda: limits_watts(world, *others) > 0.98 * allowed * len(others) / len(NODES),
+            lambda: world.limits_watts(*others) > 0.98 * allowed * len(others) / len(NODES),
             "what it held is the others', too",
             silent_seconds + 2.0,
         )

@@ -30,14 +30,10 @@ async def a_thousand_at_once(world: World, schedule: Schedule) -> None:
             machine.held = {}
         world.show_pods()
 
-        def limits_watts() -> int:
-            devices = [device for machine in world.machines.values() for device in machine.devices]
-            return sum(device.read().requested_limit_milliwatts for device in devices) // 1000
-
         def statuses() -> list[Json]:
             return [item.get("status") or {} for item in world.api.items["energyawarejobs"].values()]
 
-        await until(lambda: limits_watts() == len(NODES) * GPUS * MIN, "idle GPUs at their smallest limits", 10.0)
+        await until(lambda: world.limits_watts() == len(NODES) * GPUS * MIN, "idle GPUs at their smallest limits", 10.0)
         leader = world.leader()
         assert leader is not None
         planner = cast(WholeOperatorProcess, world.operators[leader]).planner
@@ -48,10 +44,10 @@ async def a_thousand_at_once(world: World, schedule: Schedule) -> None:
             world.api.put(ENERGY_AWARE_JOBS.plural, job(index))
             await asyncio.sleep(SUBMIT_SECONDS / jobs)
         # While their statuses are on the way, the cap falls to where the jobs that have begun do not fit at full power.
-        await until(lambda: limits_watts() > len(NODES) * GPUS * MIN, "the first jobs have been granted", 3.0)
+        await until(lambda: world.limits_watts() > len(NODES) * GPUS * MIN, "the first jobs have been granted", 3.0)
         low = cap_watts("hall", 3)
         world.set_cap("hall", 3)
-        await until(lambda: limits_watts() + OVERHEAD_WATTS["hall"] <= low, "the cut is in force", 1.0)
+        await until(lambda: world.limits_watts() + OVERHEAD_WATTS["hall"] <= low, "the cut is in force", 1.0)
         await until(lambda: all(item.get("observedGeneration") for item in statuses()), "every job is told", 10.0)
 
         def running() -> int:

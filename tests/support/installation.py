@@ -166,7 +166,7 @@ class Installation:
         """The sum of all limits as the hardware has them at this moment, read as the referee reads it."""
         sample = HardwareReader(self.cluster.hardware(NODE).parent).read()
         assert sample is not None
-        return float(sample.limits.sum()) / 1000
+        return sample.limits_watts
 
     def events(self, namespace: str) -> str:
         """What the API server has been told of a namespace's objects, the oldest first: for a failure's words."""

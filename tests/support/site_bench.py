@@ -238,7 +238,7 @@ class Bench:
         """The sum of all limits as the hardware has them at this moment, read as the referee reads it."""
         sample = HardwareReader(self.site.hardware).read()
         assert sample is not None, "the site has hardware"
-        return float(sample.limits.sum()) / 1000
+        return sample.limits_watts
 
     def bounds_watts(self) -> float:
         """The sum of what the nodes are allowed by the grants that the API server holds at this moment."""

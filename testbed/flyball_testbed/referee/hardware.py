@@ -50,6 +50,11 @@ class Sample:
     power: npt.NDArray[np.int64]
     energy: npt.NDArray[np.float64]
 
+    @property
+    def limits_watts(self) -> float:
+        """What the limits of all nodes add up to."""
+        return float(self.limits.sum()) / 1000
+
 
 class HardwareReader:
     """Reads all the hardware files of a directory, and finds new ones by itself.

@@ -156,7 +156,7 @@ class Judge:
             "origin_ns": self._origin_ns,
             "seconds": 0.0 if latest is None else self.seconds(latest.start_ns),
             "samples": self.samples,
-            "limits_watts": 0.0 if latest is None else int(latest.limits.sum()) / 1000,
+            "limits_watts": 0.0 if latest is None else latest.limits_watts,
             "true_watts": 0.0 if latest is None else int(latest.power.sum()) / 1000,
             "joules": sum(self.joules.values()),
             "counter_joules": sum(self.counter_joules.values()),

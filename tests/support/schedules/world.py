@@ -364,6 +364,11 @@ class World:
         process = self.operators.get(name) or self.agents.get(name)
         return None if process is None else process.link
 
+    def limits_watts(self, *nodes: str) -> int:
+        """What the limits of all GPUs of these nodes (none named: of all) add up to, as the hardware has them."""
+        devices = [device for name in nodes or NODES for device in self.machines[name].devices]
+        return sum(device.read().requested_limit_milliwatts for device in devices) // 1000
+
     def leader(self) -> str | None:
         return next((name for name, item in self.operators.items() if item.leads), None)
 
