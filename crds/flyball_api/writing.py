@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, to_builtins
@@ -28,12 +29,16 @@ def spec_patch(of: type[ApiStruct], **changed: Any) -> JsonObject:
     return {"spec": {names[name]: _without_defaults(value) for name, value in changed.items()}}
 
 
-def to_patch(status: Struct) -> JsonObject:
-    """A status as a merge patch sends it: a field that is None as null, which removes it.
+def to_patch(status: Struct, *, unchanged: Collection[str] = ()) -> JsonObject:
+    """A status as a merge patch sends it: a field that is None as null, which removes it; the `unchanged` ones stay.
 
     A patch replaces lists whole, and null is no value of an entry's field: there, what is None is left out.
     """
-    return _with_whole_lists(to_builtins(status))
+    written = to_builtins(status)
+    if unchanged:
+        left = {field.encode_name for field in fields(status) if field.name in unchanged}
+        written = {key: value for key, value in written.items() if key not in left}
+    return _with_whole_lists(written)
 
 
 def to_json(spec: Struct) -> JsonObject:

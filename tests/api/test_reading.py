@@ -288,6 +288,12 @@ def test_a_status_is_written_as_a_patch_that_removes_what_has_no_value() -> None
     ]
 
 
+def test_a_patch_leaves_out_the_fields_that_are_to_stay_by_the_names_of_the_api() -> None:
+    status = GpuNodeStatus(boot_id="boot-1")
+    patch = to_patch(status, unchanged=("acknowledged", "boot_id"))
+    assert patch == {key: value for key, value in to_patch(status).items() if key not in ("acknowledged", "bootID")}
+
+
 @cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type, few of each, so that two often differ in what there is none of."""

@@ -115,9 +115,8 @@ def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
     """The status as a merge patch of the GPUNode in this version. An acknowledgement of an earlier process stands until the
     next one; one that observes takes it away, for nobody puts back what another hand changes there any more.
     """
-    patch = to_patch(status)
-    if status.acknowledged is None and status.mode != Mode.OBSERVING:
-        del patch["acknowledged"]
+    stands = status.acknowledged is None and status.mode != Mode.OBSERVING
+    patch = to_patch(status, unchanged=("acknowledged",) if stands else ())
     return {"metadata": {"resourceVersion": resource_version}, "status": patch}
 
 
