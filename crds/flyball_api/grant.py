@@ -146,7 +146,7 @@ class Grant(Struct, frozen=True):
     digest: str = ""
 
     def sealed(self) -> Self:
-        """The same grant with a digest of all that it says."""
+        """The same grant with a digest over all of its fields."""
         spec = grant_spec(replace(self, digest=""))
         if not self.other_gpus.foreign_pods:  # agents that do not know of them come to the same digest
             del spec["otherGpus"]["foreignPods"]
@@ -239,7 +239,7 @@ class _Cap(ApiStruct, frozen=True):
 
 
 class GrantSpec(ApiStruct, frozen=True):
-    """GPUNode.spec as its JSON is; `Grant` is what it says."""
+    """GPUNode.spec with the fields of its JSON; `Grant` has the same as code uses it."""
 
     epoch: Count
     generation: Count

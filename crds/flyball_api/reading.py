@@ -42,7 +42,7 @@ class ApiStruct(Struct, frozen=True, rename="camel", gc=False):
 
 
 class ObjectMeta(ApiStruct, frozen=True):
-    """What every API object says of itself."""
+    """The metadata that every API object has."""
 
     name: str
     namespace: str = ""

@@ -1,4 +1,4 @@
-"""What the Job controller says of pods that the API server does not let it make."""
+"""The Job controller's Events about pods that the API server does not let it make."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def braked(grant: Grant, followed: Followed) -> Grant:
 
 
 def everything_lowered(followed: Followed) -> bool:
-    """Whether every GPU goes to its smallest limit, whoever holds it."""
+    """Whether all GPUs go to their smallest limits, those of pods that are no jobs of ours included."""
     return any(brake.everything for brake in followed.values())
 
 

@@ -1,4 +1,4 @@
-"""What the GPUs say: each round's reading, what failed, whether the driver was loaded anew, and who else set something."""
+"""Reads the GPUs: each round's reading, what failed, whether the driver was loaded anew, and who else set something."""
 
 from __future__ import annotations
 

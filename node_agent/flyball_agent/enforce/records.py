@@ -91,7 +91,7 @@ _UNNAMED = "GPU-00000000-0000-0000-0000-"
 
 
 def unnamed_uuid(index: int) -> str:
-    """What stands for the UUID of a GPU that does not say it."""
+    """A name in place of the UUID of a GPU whose own cannot be read."""
     return f"{_UNNAMED}{index:012d}"
 
 
@@ -140,7 +140,7 @@ class DriverLoad(Struct, frozen=True):
 
     @property
     def session(self) -> tuple[str, str, int]:
-        """What tells the driver's sessions apart."""
+        """The identity of the driver's session: boot, load of the driver, and how often its counters began anew."""
         return self.boot_id, self.driver_load, self.resets
 
 

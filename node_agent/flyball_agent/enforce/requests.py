@@ -62,7 +62,7 @@ def end_release(folder: str | os.PathLike[str], node: str) -> bool:
 
 
 def is_released(folder: str | os.PathLike[str], node: str) -> bool:
-    """Whether the node's agent says that it has let go of the GPUs."""
+    """Whether the node's agent has let go of the GPUs, as the file that it leaves for that shows."""
     return journal_path(folder, node).with_suffix(RELEASED_SUFFIX).exists()
 
 
@@ -107,7 +107,7 @@ class Requests:
         return None
 
     def note_released(self) -> None:
-        """Say that the driver is closed, for whoever waits for it."""
+        """Leave the file that shows, to those that wait for the GPUs, that the driver is closed."""
         with contextlib.suppress(OSError):
             self._released.touch()
 

@@ -35,7 +35,7 @@ def _call_for(lock: ClockLock) -> GpuCall[None]:
 
 
 class GpuSetter:
-    """Sets what the decisions say, and puts what was read back into the enforcer's state.
+    """Sets the limits and clocks that were decided on, and puts what is read back into the enforcer's state.
 
     `still_decided` says whether the round still goes by a grant: a newer one, or the lease's end, may come meanwhile.
     """

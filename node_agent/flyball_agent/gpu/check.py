@@ -67,7 +67,7 @@ def driver_findings(driver: GpuDriver) -> Iterator[Finding]:
 
 
 def readings(gpu: Gpu, watch_seconds: float = 5.0) -> Iterator[Finding]:
-    """What one GPU says without being asked for anything; takes `watch_seconds`."""
+    """What can be read of one GPU without setting anything, its power and energy over `watch_seconds`."""
     limits = gpu.limits
     found: dict[str, Any] = {
         "uuid": gpu.uuid,

@@ -52,7 +52,7 @@ class ShownGpu(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True, tag=True):
-    """The driver is open; the worker's first word, or `Failed` is."""
+    """The driver is open: the worker's first message, unless it is `Failed`."""
 
     boot_id: str
     driver_load: str

@@ -52,14 +52,14 @@ class _Lane:
         self._somebody_is_at_it = False
 
     def add(self, request: Request) -> bool:
-        """Put the request behind those before it; True where nobody is at them, which then is the caller's to be."""
+        """Add the request to the queue; True where no thread serves the queue, so that the caller has to."""
         with self._lock:
             self._requests.append(request)
             mine, self._somebody_is_at_it = not self._somebody_is_at_it, True
             return mine
 
     def take(self) -> Request | None:
-        """The next one; None where there is none, and nobody is at them any more."""
+        """The next request; None where the queue is empty: the caller then no longer serves it."""
         with self._lock:
             if self._requests:
                 return self._requests.popleft()

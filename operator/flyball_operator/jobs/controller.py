@@ -192,7 +192,7 @@ class JobController:
             record.last_resize = whole_second(now)
 
     def checked(self, job: EnergyAwareJob, result: WriteResult) -> None:
-        """Take in what the API server says of a job's template."""
+        """Take in the API server's answer to a trial of a job's template."""
         record = self._records.get(job.uid)
         if record is not None:
             self._checks.answered(record, job, result, self._monotonic)

@@ -88,7 +88,7 @@ def plan_to_make(
 
 
 def measured_plan(plan: PlanPipeline, making: PlanMaking, before: MeasuredPlan | None, now: datetime) -> MeasuredPlan:
-    """What the job's status says of it, without the measurements where it is to be tried again.
+    """The entry of the job's status about this plan; without the profile's digest where it is to be tried again.
 
     The time of the first of several tries that ended the same is kept (`before`): the last is worth no other status.
     """

@@ -23,7 +23,7 @@ def preempted_for(job: EnergyAwareJob) -> str:
 
 
 def still_preempted(before: str, decision: JobDecision) -> tuple[JobDecision, str]:
-    """The plan's decision as the status tells it, and for whom the job is paused now; `before`: for whom it was."""
+    """The plan's decision as the status has it, and for whom the job is paused now; `before`: for whom it was."""
     if decision.allocation is not None:
         return decision, ""
     if decision.admission == Admission.PREEMPTED:

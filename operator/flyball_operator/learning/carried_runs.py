@@ -1,4 +1,4 @@
-"""What the runs of a recurring job on one GPU model say of it on another (Zeus, section 7, "heterogeneous GPUs").
+"""A recurring job's costs on one GPU model, estimated by its runs on another (Zeus, section 7, "heterogeneous GPUs").
 
 How many samples a batch size takes to the target does not depend on the GPU; what a sample costs does. So what one has
 cost there is made what it will cost here, by what the job's models say of both: where they are wrong about both alike, as
@@ -40,7 +40,7 @@ class RunShape:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A search that begins by what runs on GPUs of another `product` say."""
+    """A search for the best batch size that begins with estimates by runs on GPUs of another `product`."""
 
     search: RecurringJob
     product: str
@@ -54,7 +54,7 @@ def carried(
     shape: RunShape,
     seed: int,
 ) -> RecurringJob | None:
-    """`search` by runs on the GPUs of model `there`, for those of `here`; None where it says nothing of them.
+    """A `search` on the GPUs of model `there`, converted to those of `here`; None where that is not possible.
 
     The costs of its runs are what theirs come to. A batch size that has not reached the target there is left out; of
     `batch_sizes` those that were never offered there take part.

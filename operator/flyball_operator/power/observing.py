@@ -65,7 +65,7 @@ class ObservingController:
         return PowerInstructions()
 
     def step(self, cycle: PowerCycle) -> PowerInstructions:
-        """The GPUNodes that are missing, and what to say of each cap."""
+        """The GPUNodes to be made, and the statuses of the caps that are due."""
         state, now, monotonic = cycle.state, cycle.now, cycle.monotonic
         imagined = self._imagined.step(replace(cycle, state=self.planned_on(state), status_writes=()))
         missing = tuple(send for send in imagined.sends if send.node.gpu_node is None)

@@ -21,7 +21,7 @@ def owner_of(pod: PodView) -> Owner:
 
 
 def readable_owner(owner: str) -> str:
-    """An owner in letters that print, and as long as it may be; those that are cut are still told apart."""
+    """An owner in printable characters, cut to the allowed length; a digest keeps those that are cut distinct."""
     printed = owner if owner.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in owner)
     if len(printed) <= MAX_OWNER_CHARACTERS:
         return printed
@@ -55,5 +55,5 @@ def other_holders(gpu_node: GpuNode, owners: Mapping[PodName, Owner], ours: Coll
 
 
 def digest(*words: str) -> str:
-    """Eight characters that tell words apart."""
+    """A checksum of some words, in eight hexadecimal digits."""
     return f"{crc32(chr(0).join(words).encode()):08x}"

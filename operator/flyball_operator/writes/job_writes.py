@@ -88,7 +88,7 @@ class JobWrites(Writer):
         )
 
     async def check_template(self, job: EnergyAwareJob) -> WriteResult:
-        """Ask the API server what it says of the Job that would be made; nothing is."""
+        """Have the API server check the Job that would be made, without making it (a dry run)."""
         try:
             batch_job = self._batch_job(job, job.last_incarnation + 1, (("node", job.spec.gpus.min),))
         except ValueError as error:
@@ -173,7 +173,7 @@ class JobWrites(Writer):
         return await self._write("open-gate", PODS, patch)
 
     async def write_point(self, change: PointChange) -> WriteResult:
-        """Tell pods which point of its plan their pipeline is to run at; done where all took effect."""
+        """Write into pods the point of its plan that their pipeline is to run at; done where all took effect."""
         return combined(await self.all(self._write_point(pod, change.point) for pod in change.pods))
 
     async def _write_point(self, pod: PodView, point: str) -> WriteResult:

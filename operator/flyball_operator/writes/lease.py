@@ -86,7 +86,7 @@ class LeaderLease:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch, while it is certain that nobody else can hold one; else None."""
+        """The epoch of this process' lead, while it is certain that no other process leads; else None."""
         return self._epoch if self._clock() < self._claim_ends_at and not self._released else None
 
     def remaining_seconds(self) -> float:

@@ -59,7 +59,7 @@ _REFUSED_ACTIONS: Mapping[type[Action], str] = {
 
 
 class NodeLoss(Enum):
-    """Why nobody knows what runs on a node."""
+    """Why it cannot be known what runs on a node."""
 
     NOT_READY = auto()
     GONE = auto()  # its Node object was deleted
@@ -86,7 +86,7 @@ class StartObstacle:
 
 
 def lost_nodes_of(pods: Sequence[PodView], nodes: Mapping[str, NodeInfo]) -> dict[str, NodeLoss]:
-    """The nodes of these pods from whose kubelets nobody hears; of nodes without GPUs nothing is known."""
+    """The nodes of these pods whose kubelets no longer report, by name; nodes without GPUs are not among them."""
     lost = {}
     for pod in pods:
         info = nodes.get(pod.node) if pod.node else None

@@ -82,7 +82,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
 
 
 def state_of(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) -> str:
-    """The one word that a user should see first."""
+    """The job's state in one word, such as Running or WaitingForPower: what a user should see first."""
     if facts.outcome:
         return facts.outcome
     admitted = conditions[0]

@@ -64,7 +64,7 @@ class JobFacts:
 
     @property
     def on_lost_node(self) -> bool:
-        """Whether nobody hears from a node that a pod of it is on."""
+        """Whether one of its pods is on a node whose kubelet no longer reports."""
         return self.obstacle is not None and self.obstacle.node_lost
 
     @property

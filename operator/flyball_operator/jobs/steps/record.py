@@ -128,7 +128,7 @@ class JobRecord:
         return self.put_off_until - monotonic if put_off and self.put_off_until >= monotonic else float("inf")
 
     def template_is_unanswered(self, job: EnergyAwareJob) -> bool:
-        """Whether the API server has yet to say anything of the template of the job's present spec."""
+        """Whether the API server has not answered yet to a trial of the present template."""
         return self.checked_generation != job.generation and self.check_at == float("-inf")
 
     def still_waiting(self, job: EnergyAwareJob, decision: JobDecision | None, fit: Fit) -> LiveJob | None:

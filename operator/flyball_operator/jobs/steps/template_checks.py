@@ -51,7 +51,7 @@ class TemplateChecks:
         return list(found.values())
 
     def answered(self, record: JobRecord, job: EnergyAwareJob, result: WriteResult, monotonic: float) -> None:
-        """Take in what the API server says of a job's template.
+        """Take in the API server's answer to a trial of a job's template.
 
         What it refuses for another reason, a quota say, may pass by then. It looks at the template before that, so those
         like it need not ask: five hundred that a quota denies would ask for minutes.

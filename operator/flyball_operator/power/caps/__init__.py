@@ -1,1 +1,1 @@
-"""What each PowerCap allows now, what is committed under it, and what its status says of that."""
+"""What each PowerCap allows now, what is committed under it, and its status."""

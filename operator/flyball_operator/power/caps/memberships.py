@@ -63,7 +63,7 @@ class Memberships:
     def syncs(
         self, caps: CapStates, nodes: Mapping[str, NodeInfo], lowered: frozenset[str], may_leave: bool
     ) -> list[LabelSync]:
-        """What GPUNodes should say of their labels and do not; `lowered` is what `to_be_lowered` returned.
+        """The labels to be recorded in GPUNodes that lack them; `lowered` is what `to_be_lowered` returned.
 
         `may_leave`: every cap is read and the copies are fresh. Else no node leaves: nobody knows what it would leave.
         """

@@ -88,7 +88,7 @@ class CapState(Struct, frozen=True):
 
     @property
     def metered_watts(self) -> float | None:
-        """What the cap's meter says; None where it has none, or one that is not believed."""
+        """The watts that the cap's meter shows; None where it has no meter, or one that is not believed."""
         return None if self.meter is None or self.meter.silence is not None else self.reading.watts
 
     @property
@@ -104,7 +104,7 @@ class CapState(Struct, frozen=True):
 
     @property
     def known_enforced(self) -> bool:
-        """What is in force now is enforced, and the cap's status says so."""
+        """Whether the watts in force now are enforced, and published as enforced in the cap's status."""
         return (
             self.cap.status.effective_watts == allowed_watts(self.effective.watts)
             and self.enforced

@@ -1,4 +1,4 @@
-"""What PowerCap.status says of a cap.
+"""PowerCap.status, made from the state of a cap.
 
 A lower cap is published as not enforced until every limit under it is read back low enough; a higher one is published
 before anything is raised for it (`CapState.budget`). So the status never calls a cap enforced that the limits exceed.

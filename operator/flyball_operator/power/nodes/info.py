@@ -114,7 +114,7 @@ class NodeInfo(Struct, frozen=True):
 
     @property
     def late(self) -> bool:
-        """A grant sent there is likely to take effect some time, but nobody knows when."""
+        """Whether a grant sent there will probably take effect, but not within a known time."""
         return self.believed and not self.responsive
 
     @property

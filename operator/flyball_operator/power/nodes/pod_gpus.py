@@ -1,4 +1,4 @@
-"""What agents say of the GPUs that each pod holds: the limits that stand on them, and what they draw."""
+"""The GPUs that each pod holds, as the agents report them: their power limits, and what they draw."""
 
 from __future__ import annotations
 
