@@ -189,6 +189,22 @@ def test_a_report_that_comes_after_its_agents_death_keeps_no_claim_alive() -> No
     )
 
 
+def test_a_first_acknowledgement_that_a_new_leader_sees_late_keeps_no_claim_alive() -> None:
+    """Its agent died right after it, its driver was loaded anew with nobody there, and the leader's watch was behind: by
+    what it had read at its beginning, of which the last lay there for two seconds, that one had come quickly."""
+    assert not violation_of(
+        fault(7.28, "the leader dies while the other one's watches are behind", "all", 0.1, 593),
+        fault(8.63, "the leader dies while the other one's watches are behind", "all", 3.09, 156),
+        fault(10.89, "driver reload while the agent is away", "c", 8.99, 20),
+        beginning=Beginning(
+            (7, 3, 5),
+            (False, True, False),
+            ((250, 0.5), (250, 0.5), (100, 0.5), (100, 0.5), (400, 0.5), (250, 0.5)),
+        ),
+        seed=15859369,
+    )
+
+
 def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> None:
     """Its GPU was raised by another hand and may not be set, while the grant that stood was replaced: no acknowledgement
     of the next one ever came, and the report that showed the limit was passed over."""

@@ -205,6 +205,7 @@ class PowerController:
         )
         for send in sends:
             self._writes.begin(send)
+            self._heartbeats.sent(send.node.name, send.grant.version, monotonic)
         return instructions
 
     def handle(self, event: Answered) -> bool:

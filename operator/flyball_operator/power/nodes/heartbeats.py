@@ -6,7 +6,9 @@ import math
 from collections.abc import Collection, Mapping
 
 from flyball_api.gpu_node import GpuNode, GpuNodeStatus
-from msgspec import Struct
+from flyball_api.grant import GrantVersion
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 NANOSECONDS = 1_000_000_000
 # So much faster or slower than ours a node's clock may run, while something slews one of them (docs/power-safety.md).
@@ -14,6 +16,11 @@ CLOCK_RATES_DIFFER = 0.1
 # After so many reports in a row a node's clock has been set back, with its machine's whole memory for instance, or what was
 # said of it before was wrong. None of them is an old one that came late: each is written over the one before it.
 REPORTS_OF_A_CLOCK_SET_BACK = 3
+# Of the time that a silence may last, so much may have passed since a grant was sent whose acknowledgement then says how
+# late reports come (docs/power-safety.md: "Reports take less than 45 s"): its agent would else seem silent for ever after.
+SHARE_OF_AN_ANSWER = 0.6
+# Of the first grants that a node has answered none of, so many are remembered; for later ones the last of them stands.
+MOST_GRANTS_REMEMBERED = 16
 
 
 class _NodeClock(Struct, frozen=True):
@@ -42,24 +49,41 @@ class _NodeClock(Struct, frozen=True):
         offset = min(offset, self.offset + CLOCK_RATES_DIFFER * (monotonic - self.at))
         return _NodeClock(boot_id, offset, monotonic, max(alive, self.latest), alive, below)
 
+    def not_before(self, alive: float, monotonic: float) -> _NodeClock:
+        """The same, where `alive` seconds after the boot were no sooner than at `monotonic`."""
+        return replace(self, offset=min(self.offset, monotonic - alive))
+
 
 class _Pulse(Struct):
     """What is known of one agent: its last status, and by our clock when it was last alive.
 
     `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted; None: there is
-    none.
+    none. `sent` has when each grant was sent, until the first of them is acknowledged (None).
     """
 
     status: GpuNodeStatus
     alive_at: float
     clock: _NodeClock | None = None
     doubted_at: float | None = None
+    sent: dict[GrantVersion, float] | None = field(default_factory=dict)
 
     def doubt_silence(self, timeout_seconds: float, monotonic: float) -> None:
         """A silence that is too long by now is a doubt from when it came to be, also where there was another before it."""
         silent_at = self.alive_at + timeout_seconds
         if monotonic > silent_at and (self.doubted_at is None or self.doubted_at < silent_at):
             self.doubted_at = silent_at
+
+    def first_answer(self, status: GpuNodeStatus) -> tuple[float, float] | None:
+        """Of the first status that acknowledges a grant: in seconds after the boot when it did, and by our clock when that
+        was sent, before which it cannot have."""
+        answer = status.acknowledged
+        if self.sent is None or answer is None or answer.boot_id != status.boot_id:
+            return None
+        sent_at = max((at for version, at in self.sent.items() if version <= answer.version), default=None)
+        if sent_at is None:
+            return None
+        self.sent = None
+        return answer.boottime_nanoseconds / NANOSECONDS, sent_at
 
 
 class Heartbeats:
@@ -69,7 +93,8 @@ class Heartbeats:
     a report needs no further sign of life. One that was sent before an agent's death may come long after it: a report says
     by the clock of its node when it was made, and is a sign of life from then, as far as the fastest report of late
     shows the way from that clock to ours. One that does not say so (an older agent's) is a sign from when it was seen.
-    A new leader counts from when it first looks.
+    A new leader counts from when it first looks, and takes the first acknowledgement of a grant of its own to have been
+    made as that was sent: nothing else shows it how long reports take, and claims begin with it.
 
     Who has been silent for too long, or has shown a sign of a boot, is so until a report that was made after that, however
     soon the sign is gone: a Node that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody
@@ -95,7 +120,7 @@ class Heartbeats:
             elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
                 # Whenever it is seen: what was made before the silence was too long does not end it.
                 pulse.doubt_silence(self._timeout_seconds, monotonic)
-                _take_in(pulse, gpu_node, monotonic)
+                _take_in(pulse, gpu_node, monotonic, SHARE_OF_AN_ANSWER * self._timeout_seconds)
             pulse.doubt_silence(self._timeout_seconds, monotonic)
             if name in signs:
                 pulse.doubted_at = monotonic
@@ -104,6 +129,12 @@ class Heartbeats:
                 self._pulses[name].doubted_at = monotonic
             else:
                 del self._pulses[name]
+
+    def sent(self, name: str, version: GrantVersion, monotonic: float) -> None:
+        """A grant is sent to that node now."""
+        pulse = self._pulses.get(name)
+        if pulse is not None and pulse.sent is not None and len(pulse.sent) < MOST_GRANTS_REMEMBERED:
+            pulse.sent.setdefault(version, monotonic)
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:
         """The nodes without a report for too long or since their last sign, with the seconds since the last one."""
@@ -117,10 +148,14 @@ class Heartbeats:
         return last + self._timeout_seconds - monotonic
 
 
-def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float) -> None:
-    """Take in another status of an agent than before."""
+def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float, answer_seconds: float) -> None:
+    """Take in another status of an agent than before; a first answer after more than `answer_seconds` is passed over."""
     alive_at, clock = monotonic, _clock(pulse.clock, gpu_node, monotonic)
+    first_answer = pulse.first_answer(gpu_node.status)
     if clock is not None and gpu_node.alive_nanoseconds is not None:
+        if first_answer is not None and monotonic - first_answer[1] <= answer_seconds:
+            clock = clock.not_before(*first_answer)
+            pulse.alive_at = first_answer[1]  # what was seen sooner was reckoned to be later than it was
         alive_at = gpu_node.alive_nanoseconds / NANOSECONDS + clock.offset
     pulse.status, pulse.clock = gpu_node.status, clock
     pulse.alive_at = max(pulse.alive_at, alive_at)

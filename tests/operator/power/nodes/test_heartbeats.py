@@ -9,8 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 from flyball_api.gpu_node import Acknowledgement, GpuNode, RoundTime
+from flyball_api.grant import GrantVersion
 from flyball_api.values.units import NodeMilliwatts
-from flyball_operator.power.nodes.heartbeats import Heartbeats
+from flyball_operator.power.nodes.heartbeats import CLOCK_RATES_DIFFER, MOST_GRANTS_REMEMBERED, Heartbeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,6 +166,92 @@ def test_what_a_leader_sees_first_of_an_agent_counts_when_it_is_seen() -> None:
     assert silent_after(beats, {"a": made(5000.0)}, 100.0) == {}, "made at 40"
     assert silent_after(beats, {"a": made(5000.0)}, 175.0) == {}
     assert silent_after(beats, {"a": made(5000.0)}, 175.5) == {"a": 75.5}
+
+
+def answered(boottime: float, generation: int, *, answer: float | None = None) -> GpuNode:
+    """The same, which acknowledges that grant, as of `answer` seconds after the boot if that was before the report."""
+    node = made(boottime)
+    acknowledged = Acknowledgement(
+        2,
+        generation,
+        NodeMilliwatts(100_000),
+        boot_id=SESSION[0],
+        boottime_nanoseconds=int((boottime if answer is None else answer) * 1e9),
+    )
+    return replace(node, status=msgspec.structs.replace(node.status, acknowledged=acknowledged))
+
+
+def test_what_a_leader_is_answered_first_was_made_when_it_asked() -> None:
+    """Its agent may have died as it sent that. By what was seen before, reports seem to take as long as they lay there."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)  # made at 75
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    silent_after(beats, {"a": made(5010.0)}, 115.0)
+    assert silent_after(beats, {"a": answered(5026.0, 1)}, 140.0) == {}
+    assert beats.next_silence_seconds(140.0) == 35.0
+    assert silent_after(beats, {"a": answered(5026.0, 1)}, 175.5) == {"a": 75.5}
+
+
+def test_a_later_report_is_as_much_later_than_the_first_answer() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    silent_after(beats, {"a": answered(5046.0, 1, answer=5026.0)}, 125.0)
+    assert beats.next_silence_seconds(125.0) == 70.0, "it answered at 100 at the soonest, and told so 20 s later"
+
+
+def test_of_several_grants_the_last_that_is_answered_says_since_when() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    for generation, at in ((1, 100.0), (2, 110.0), (3, 120.0), (2, 125.0)):
+        beats.sent("a", GrantVersion(2, generation), at)
+    silent_after(beats, {"a": answered(5040.0, 2)}, 130.0)
+    assert beats.next_silence_seconds(130.0) == 55.0
+    # From then on reports show by themselves how late they come.
+    beats.sent("a", GrantVersion(2, 4), 131.0)
+    silent_after(beats, {"a": answered(5070.0, 4)}, 145.0)
+    assert beats.next_silence_seconds(145.0) == pytest.approx(140.0 + 0.1 * 15.0 + 75.0 - 145.0)
+
+
+def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_silent_for_it() -> None:
+    """As one that was cut off: by the time at which it was asked, it would seem to have been silent ever since."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 0.0)
+    for generation in range(1, 1000):
+        beats.sent("a", GrantVersion(2, generation), float(generation))
+    assert len(beats._pulses["a"].sent or ()) == MOST_GRANTS_REMEMBERED
+    assert silent_after(beats, {"a": answered(5990.0, 999)}, 1000.0) == {}
+    assert beats.next_silence_seconds(1000.0) == 75.0
+    assert silent_after(beats, {"a": answered(6020.0, 999)}, 1030.0) == {}
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.floats(0.0, 70.0),
+    st.floats(0.0, 20.0),
+    st.floats(0.0, 19.0),
+    st.lists(st.floats(0.0, 5.0), max_size=20),
+    st.floats(0.0, 1e6),
+)
+def test_no_agent_is_believed_for_longer_than_a_silence_may_last_whatever_its_leader_saw_first(
+    old: float, answers_after: float, told_after: float, delays: list[float], booted: float
+) -> None:
+    """Nor is one called dead that goes on to report in time."""
+    beats, timeout, sent_at = Heartbeats(75.0), 75.0, 100.0
+    silent_after(beats, {"a": made(booted + sent_at - old)}, sent_at)
+    beats.sent("a", GrantVersion(2, 1), sent_at)
+    made_at = sent_at + answers_after
+    now = made_at + told_after
+    assert silent_after(beats, {"a": answered(booted + made_at, 1)}, now) == {}
+    assert beats.next_silence_seconds(now) <= made_at + timeout - now + 1e-3
+    proven_at = now
+    for delay in delays:
+        made_at = max(now, made_at + 30.0)
+        now = made_at + delay
+        report = answered(booted + made_at, 1, answer=booted + sent_at + answers_after)
+        assert silent_after(beats, {"a": report}, now) == {}
+        late = min(delay, CLOCK_RATES_DIFFER * (now - proven_at))
+        assert beats.next_silence_seconds(now) <= made_at + late + timeout - now + 1e-3
 
 
 def test_reports_that_a_restore_brings_back_are_no_clock_that_was_set_back() -> None:
