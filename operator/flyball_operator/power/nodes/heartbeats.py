@@ -73,9 +73,9 @@ class _Pulse(Struct):
         if monotonic > silent_at and (self.doubted_at is None or self.doubted_at < silent_at):
             self.doubted_at = silent_at
 
-    def first_answer(self, status: GpuNodeStatus) -> tuple[float, float] | None:
-        """Of the first status that acknowledges a grant: in seconds after the boot when it did, and by our clock when that
-        was sent, before which it cannot have."""
+    def take_first_answer(self, status: GpuNodeStatus) -> tuple[float, float] | None:
+        """Take in the first status that acknowledges a grant: in seconds after the boot when it did, and by our clock when
+        that was sent, before which it cannot have."""
         answer = status.acknowledged
         if self.sent is None or answer is None or answer.boot_id != status.boot_id:
             return None
@@ -151,7 +151,7 @@ class Heartbeats:
 def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float, answer_seconds: float) -> None:
     """Take in another status of an agent than before; a first answer after more than `answer_seconds` is passed over."""
     alive_at, clock = monotonic, _clock(pulse.clock, gpu_node, monotonic)
-    first_answer = pulse.first_answer(gpu_node.status)
+    first_answer = pulse.take_first_answer(gpu_node.status)
     if clock is not None and gpu_node.alive_nanoseconds is not None:
         if first_answer is not None and monotonic - first_answer[1] <= answer_seconds:
             clock = clock.not_before(*first_answer)
