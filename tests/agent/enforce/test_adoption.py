@@ -9,6 +9,7 @@ from flyball_agent.enforce.adoption import (
     find_gpus,
     found_anew,
     in_a_status,
+    may_be_larger,
     newly_found,
 )
 from flyball_agent.enforce.gpu_state import ComingLimits, GpuState
@@ -165,6 +166,20 @@ def test_gpus_that_never_said_their_uuid_are_told_by_where_they_are() -> None:
 def test_one_that_cannot_be_opened_and_does_not_say_its_uuid_is_no_other_than_before() -> None:
     never = unnamed_uuid(0), unnamed_uuid(1)
     assert set(found_with(*never, unopened=(unopened(0),))) == set(never)
+
+
+@pytest.mark.parametrize(("unlisted", "counts"), [(500_000, 500_000), (300_000, None), (LARGEST, None)])
+def test_one_that_does_not_say_its_uuid_may_be_larger_than_the_others_but_is_none_that_is_listed(
+    unlisted: int, counts: int | None
+) -> None:
+    gpus = find_gpus(shown(), JournalState("node-0"), resumed=False, asked_at_ns=None, unopened=(unopened(1),))
+    (listed, never) = gpus
+    assert gpus[never].limits.max_milliwatts == LARGEST, "as its node's other one"
+    limits = [MilliwattsPerGpu(limit) for limit in (100_000, unlisted, 250_000, 250_000)]
+    larger = [MilliwattsPerGpu(limit) for limit in (100_000, 700_000, 250_000, 250_000)]
+    reported = (FoundGpu("GPU-gone", "A30", *limits), FoundGpu(listed, "another by then", *larger))
+    found = may_be_larger(gpus, reported)
+    assert [(gpu.uuid, gpu.limits.max_milliwatts) for gpu in found] == ([] if counts is None else [(never, counts)])
 
 
 def remembered(gpu: GpuState, smallest: int) -> dict[str, FoundGpu]:

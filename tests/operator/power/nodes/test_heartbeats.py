@@ -225,6 +225,29 @@ def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_
     assert silent_after(beats, {"a": answered(6020.0, 999)}, 1030.0) == {}
 
 
+@pytest.mark.parametrize(("seen", "believed_until"), [(145.0, 175.0), (145.5, 220.5)])
+def test_an_answer_that_took_longer_than_reports_may_is_as_good_as_any_other(
+    seen: float, believed_until: float
+) -> None:
+    """Taken to have been made when it was asked for, it would have the reports after it seem older than any may be."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    silent_after(beats, {"a": answered(5045.5, 1)}, seen)
+    assert beats.next_silence_seconds(seen) == believed_until - seen
+
+
+def test_what_an_earlier_boot_has_answered_says_nothing_of_this_ones_clock() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    status = msgspec.structs.replace(
+        answered(5010.0, 1).status, boot_id="boot-2", last_round=RoundTime(5 * 10**9, "2.0")
+    )
+    assert silent_after(beats, {"a": replace(made(5.0), status=status)}, 130.0) == {}
+    assert beats.next_silence_seconds(130.0) == 75.0
+
+
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.floats(0.0, 70.0),
