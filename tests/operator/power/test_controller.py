@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.gpu_node import GpuNode, RoundTime, read_gpu_node
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
 from flyball_operator.cluster.outcome import Outcome
@@ -700,6 +700,26 @@ def test_a_node_whose_agent_reports_nothing_any_more_counts_at_its_largest_limit
         assert state.nodes["a"].power.committed.limit_milliwatts == 3200_000
         assert [cap.proof_stale for cap in state.caps.states] == [True]
         bench.put("a", watts)
+
+
+def heard(gpu_node: GpuNode, boottime: float) -> GpuNode:
+    """The same, as its agent says it so many seconds after its node's boot."""
+    nanoseconds, status = int(boottime * 1e9), gpu_node.status
+    assert status.acknowledged is not None
+    acknowledged = msgspec.structs.replace(status.acknowledged, boottime_nanoseconds=nanoseconds, bound_by="2.0")
+    last_round = RoundTime(nanoseconds, "2.0")
+    said = msgspec.structs.replace(status, agent_version="2.0", last_round=last_round, acknowledged=acknowledged)
+    return replace(gpu_node, status=said)
+
+
+def test_a_first_acknowledgement_is_a_sign_of_life_from_when_the_grant_was_sent() -> None:
+    bench = Bench("a", report_timeout_seconds=75.0)
+    bench.gpu_nodes["a"] = heard(bench.gpu_nodes["a"], 5000.0)
+    assert bench.sent(row(4800)) == [("a", 2400)]
+    bench.time = 40.0
+    bench.put("a", WATTS, generation=2, version="8")
+    bench.gpu_nodes["a"] = heard(bench.gpu_nodes["a"], 5010.0)
+    assert bench.observe(row(4800)).next_silence_seconds == 35.0, "it may have been on its way for all of the 40 s"
 
 
 def test_a_silent_agent_is_believed_no_more_once_its_gpu_node_could_not_be_read_for_a_moment() -> None:
