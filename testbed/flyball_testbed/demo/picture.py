@@ -116,7 +116,7 @@ def _power(axes: Axes, power: PowerTrace, max_watts: float, baseline_max_watts: 
     axes.plot(seconds, cap, color=CAP, linewidth=2.2, label="power cap", drawstyle="steps-post")
     pending = [value if not enforced else float("nan") for value, enforced in zip(cap, power.enforced, strict=True)]
     axes.plot(
-        seconds, pending, color="#f2b134", linewidth=5, alpha=0.9, zorder=1.5, label="cap not yet reported as enforced"
+        seconds, pending, color="#f2b134", linewidth=5, alpha=0.9, zorder=1.5, label="cap not reported as enforced"
     )
     axes.axhline(
         baseline_max_watts / kilo,
