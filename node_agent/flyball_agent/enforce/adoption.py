@@ -130,7 +130,7 @@ def _never_known(uuid: str, gpu: UnopenedGpu, most: MilliwattsPerGpu, forgotten_
         uuid,
         gpu.index,
         gpu.model,
-        GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most),
+        _limits_unread(most),
         most,
         holders=Holders.NOT_LISTED,
         forgotten_ns=forgotten_ns,
@@ -169,9 +169,8 @@ def may_be_larger(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) ->
     larger = []
     for gpu in gpus.values():
         most = known.get(gpu.uuid, others if is_unnamed(gpu.uuid) else UNKNOWN_MIN_MILLIWATTS)
-        if gpu.limits.min_milliwatts == UNKNOWN_MIN_MILLIWATTS and gpu.limits.max_milliwatts < most:
-            limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most)
-            larger.append(gpu.changed(limits=limits, held_milliwatts=max(gpu.held_milliwatts, most)))
+        if _never_opened(gpu.limits) and gpu.limits.max_milliwatts < most:
+            larger.append(gpu.changed(limits=_limits_unread(most), held_milliwatts=max(gpu.held_milliwatts, most)))
     return larger
 
 
@@ -232,5 +231,10 @@ def _failure_of(error: GpuError, *, never_opened: bool) -> GpuFailure:
     return GpuFailure(error.reason, str(error), keeps_limits=never_opened or error.keeps_limits)
 
 
-def _never_opened(found: FoundGpu) -> bool:
-    return found.min_milliwatts == UNKNOWN_MIN_MILLIWATTS
+def _limits_unread(most: MilliwattsPerGpu) -> GpuLimits:
+    """Those of a GPU that never opened, and may be set to the `most`."""
+    return GpuLimits(UNKNOWN_MIN_MILLIWATTS, most, most)
+
+
+def _never_opened(limits: FoundGpu | GpuLimits) -> bool:
+    return limits.min_milliwatts == UNKNOWN_MIN_MILLIWATTS
