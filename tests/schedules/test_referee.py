@@ -91,6 +91,19 @@ def test_lowering_too_little_is_the_agents_doing_once_it_reports(loop: VirtualLo
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 300 W allowed by the limits"
 
 
+@pytest.mark.parametrize(("first", "is_true"), [(110, True), (CLAIMED_WATTS + 1, False)])
+def test_a_gpu_that_takes_no_limit_counts_no_more_than_its_node_had(
+    loop: VirtualLoop, first: int, is_true: bool
+) -> None:
+    """A driver load has raised both, and the grant has a new division: the one that is set gets what the other gives."""
+    scene = Scene(loop)
+    other = scene.second.device
+    scene.referee.by_itself(other, "reload", lambda: other.set_power_limit_milliwatts(250_000))
+    scene.set(scene.first, first)
+    scene.report()
+    assert (scene.referee.violation is None) is is_true
+
+
 def test_a_raise_on_the_way_back_is_the_agents_doing(loop: VirtualLoop) -> None:
     scene = Scene(loop)
     scene.set(scene.first, 130)

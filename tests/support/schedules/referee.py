@@ -50,7 +50,8 @@ class Excuse:
     some count as they were before and others as they are. Until `settled` the limit may not be there yet. Where the agent
     has set the GPU `lowered` to more than was before, it counts at that; what the node comes to is excused all the same
     until the agent raises a limit on it, reports, or has had the seconds allowed. From then on what its GPUs were commanded
-    counts, where that is more.
+    counts, where that is more. By a report a GPU that has not taken a limit since is commanded nothing: what its agent had
+    asked of it under an earlier grant is no share of the one that it shares out now.
     """
 
     cause: str
@@ -60,6 +61,7 @@ class Excuse:
     node_milliwatts: int | None = None
     settled: float = 0.0
     lowered: bool = False
+    commanded: bool = False  # the agent has set the GPU since
     by_silence: bool = False  # `ends` is known by nothing but this
 
 
@@ -179,7 +181,9 @@ class Referee:
         asked = self._asked[device.uuid] = device.read().requested_limit_milliwatts
         raised = asked > self._allowed.get(device.uuid, 0)
         if raised:
-            self._end_lowering(self._beside(device))
+            self._end_lowering(self._beside(device), self._beside(device))
+        if excuse is not None:
+            excuse.commanded = True
         if excuse is not None and asked > excuse.before_milliwatts:
             if not raised and excuse.node_milliwatts is not None:
                 self._advance()
@@ -190,9 +194,9 @@ class Referee:
                 del self._excuses[device.uuid]
         self.look()
 
-    def _end_lowering(self, devices: Collection[VirtualDevice]) -> None:
+    def _end_lowering(self, devices: Collection[VirtualDevice], answered_for: Iterable[VirtualDevice]) -> None:
         """The agent has done with a node whose GPUs it had to lower: it answers for what it has commanded there."""
-        commanded = sum(self._asked.get(device.uuid, 0) for device in devices)
+        commanded = sum(self._asked.get(device.uuid, 0) for device in answered_for)
         for excuse in filter(None, (self._excuses.get(device.uuid) for device in devices)):
             excuse.lowered = False
             if excuse.node_milliwatts is not None:
@@ -291,9 +295,12 @@ class Referee:
 
     def _sign_of_status(self, node: str, status: Json) -> None:
         """The agent has reported: what it shows of the limits as they are now is a sign."""
-        self._end_lowering(self._devices.get(node, ()))
+        devices = self._devices.get(node, ())
+        excuses = [self._excuses.get(device.uuid) for device in devices]
+        taken = (device for device, excuse in zip(devices, excuses, strict=True) if excuse is None or excuse.commanded)
+        self._end_lowering(devices, taken)
         shown = {item["uuid"]: item.get("limits", {}).get("enforcedMilliwatts") for item in status.get("devices", ())}
-        for device in self._devices.get(node, ()):
+        for device in devices:
             if shown.get(device.uuid) == _limit(device):
                 self._shown(device)
 
