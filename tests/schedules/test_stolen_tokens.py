@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+import pytest
 from flyball_kube.resources import GPU_NODES
 
-from tests.support.power_cluster import GPUS, LARGEST, MIN, NODES
+from tests.support.operator_objects import raw_report
+from tests.support.power_cluster import GPUS, LARGEST, MIN, NODES, OVERHEAD_WATTS
 from tests.support.schedules.faults import Schedule
+from tests.support.schedules.memory_api import Json
 from tests.support.schedules.processes import SETTINGS
 from tests.support.schedules.run import run
 from tests.support.schedules.world import Beginning, World
@@ -68,3 +72,67 @@ def test_what_a_stolen_token_says_falsely_gives_others_no_more_than_its_own_node
     given_away = seen["others after"] - seen["others before"]
     assert 0 < given_away <= seen["held"] - GPUS * MIN
     assert seen["after its lease"] == GPUS * MIN, "its enforcer has heard of no operator"
+
+
+def unreadable_date(status: Json) -> Json:
+    return {"jobs": [raw_report("uid-a-0", 1, 10, lastReportTime="2026-01-01T00:00:00+99:99")]}
+
+
+def huge_smallest_limits(status: Json) -> Json:
+    return {"devices": [with_limits(device, "minMilliwatts", "maxMilliwatts") for device in status["devices"]]}
+
+
+def many_huge_gpus(status: Json) -> Json:
+    device = with_limits(status["devices"][0], "maxMilliwatts")
+    more = [{**device, "uuid": f"GPU-{index}", "index": index} for index in range(GPUS, 64)]
+    return {"devices": [*status["devices"][:GPUS], *more]}
+
+
+def with_limits(device: Json, *names: str) -> Json:
+    """A GPU as it was reported, with the most that the CRD takes in these places."""
+    return {**device, "limits": device["limits"] | dict.fromkeys(names, 10_000_000)}
+
+
+@pytest.mark.parametrize("lie", [unreadable_date, huge_smallest_limits, many_huge_gpus])
+def test_figures_of_a_stolen_token_neither_raise_others_nor_keep_them_from_being_cut(
+    lie: Callable[[Json], Json],
+) -> None:
+    """The hall's cap is half of what its GPUs may draw, as their nodes report that."""
+    seen: dict[str, int] = {}
+    others = [name for name in NODES if name != STOLEN]
+    smallest = len(others) * GPUS * MIN
+
+    async def lied_for(world: World, schedule: Schedule) -> None:
+        async def lie_for(seconds: int) -> None:
+            for _ in range(2 * seconds):
+                status = (world.api.get("gpunodes", STOLEN) or {})["status"]
+                path = GPU_NODES.path(name=STOLEN, subresource="status")
+                world.api.handle("PATCH", path, {}, {"status": lie(status)})
+                await asyncio.sleep(0.5)
+
+        try:
+            await world.begin(schedule.beginning)
+            world.say_of_cap("hall", {"permilleOfMax": 500})
+            await asyncio.sleep(8.0)
+            seen["before"] = limits_watts(world, *others)
+            link = world.link_of(STOLEN)
+            assert link is not None
+            link.cut_until = asyncio.get_running_loop().time() + 30.0  # nothing but the lie is said of the node
+            await lie_for(5)
+            seen["lied to"] = limits_watts(world, *others)
+            seen["cap"] = (world.api.get("powercaps", "hall") or {})["status"]["effectiveWatts"]
+            world.say_of_cap("rack", {"watts": OVERHEAD_WATTS["rack"] + smallest})
+            await lie_for(5)
+            seen["cut"] = limits_watts(world, *others)
+            says = (world.api.get("powercaps", "rack") or {})["status"]["conditions"]
+            seen["called enforced"] = sum(item["type"] == "Enforced" and item["status"] == "True" for item in says)
+        finally:
+            await world.close()
+
+    outcome = run(Schedule(0, BEGINNING, ()), play=lied_for)
+    assert not outcome.violation
+    assert seen["cap"] == OVERHEAD_WATTS["hall"] + len(NODES) * GPUS * LARGEST // 2
+    if lie is unreadable_date:
+        assert seen["lied to"] == seen["before"], "what else is said of the node is read all the same"
+    assert seen["lied to"] <= seen["before"], "its node may draw more, it says: the others make room"
+    assert (seen["cut"], seen["called enforced"]) == (smallest, 1)
