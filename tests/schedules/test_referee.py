@@ -39,7 +39,7 @@ class Scene:
 
     def claim(self) -> None:
         says = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}]
-        status = {"effectiveWatts": CLAIMED_WATTS, "conditions": says}
+        status = {"effectiveWatts": CLAIMED_WATTS, "committedWatts": CLAIMED_WATTS, "conditions": says}
         spec = {"watts": CLAIMED_WATTS}
         item = {"metadata": {"name": "hall", "uid": "uid-hall", "generation": 1}, "spec": spec, "status": status}
         self.referee.told(Change(1, "powercaps", "MODIFIED", item))

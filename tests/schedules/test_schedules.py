@@ -18,6 +18,8 @@ import pytest
 from flyball_agent.enforce.state import EnforcerState
 from flyball_api.grant import Grant
 from flyball_api.manifests import manifests
+from flyball_api.values.units import held_watts
+from flyball_operator.power.caps import status as status_module
 from flyball_operator.power.caps.state import CapState
 
 from tests.support.examples import part_of
@@ -536,6 +538,11 @@ def first_violation(groups: frozenset[str], most: int = 200) -> str:
 def test_an_operator_that_calls_every_cap_enforced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
     assert first_violation(frozenset({"wishes", "messages"}))
+
+
+def test_a_status_that_says_of_a_watt_less_that_it_is_committed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "held_watts", lambda watts: held_watts(watts) - 1)
+    assert "said to be committed" in first_violation(frozenset({"wishes"}), most=3)
 
 
 def test_a_grant_that_is_written_again_and_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,9 +273,9 @@ class PowerController:
         self._small_changes.sent(sent, monotonic)
         self._reversals.sent(sent, admission.grants, power, monotonic)
         waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
-        under_way = GrantsUnderWay(
-            waiting, unadopted | self._unconfirmed(state), state.cluster.unread, wished.committed
-        )
+        # Where the one raise waits for a status, another one may go in its place: both are to be published.
+        committed = {name: max(sum_, admission.committed[name]) for name, sum_ in wished.committed.items()}
+        under_way = GrantsUnderWay(waiting, unadopted | self._unconfirmed(state), state.cluster.unread, committed)
         return sends, under_way, next_cut_seconds
 
     def _none_decided(self, state: PowerState) -> GrantsUnderWay:

@@ -364,6 +364,29 @@ def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
     assert ("a", 2400) in bench.sent(replace(cap, status=write.status))
 
 
+def test_no_status_leaves_out_a_raise_that_goes_in_the_place_of_one_that_waits_for_its_status() -> None:
+    """Until c is down there is room for one of two. The first one's cap has yet to publish it, so the other one goes."""
+    bench = Bench("abc")
+    bench.put("c", 300)
+    bench.wants("c", 100)
+    for name, node in bench.gpu_nodes.items():
+        labels = {"kubernetes.io/hostname": name}
+        bench.gpu_nodes[name] = replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels))
+
+    def over(node: str, committed_watts: int) -> PowerCap:
+        told: dict[str, Any] = {"effectiveWatts": 5000, "committedWatts": committed_watts, "epoch": 1}
+        selector = {"matchLabels": {"kubernetes.io/hostname": node}}
+        return cap_view(f"of-{node}", watts=5000, status=told, nodeSelector=selector)
+
+    instructions = bench.step(row(6400), over("a", 800), over("b", 2400))
+    sent = {send.node.name: send.grant.bound.limit_milliwatts for send in instructions.sends}
+    assert sent["b"] == 2400_000
+    assert sent.get("a", 800_000) == sent["c"] == 800_000
+    committed = {write.cap.name: write.status.committed_watts for write in instructions.cap_statuses}
+    assert committed["of-a"] == 2400, "published for the next cycle"
+    assert committed["of-b"] == 2400, "what is sent now"
+
+
 def test_nothing_is_raised_while_a_status_calls_an_earlier_spec_enforced() -> None:
     """It claims its watts of the nodes that the cap selected then: whoever is let go would take them along."""
     bench = Bench()

@@ -1,11 +1,12 @@
 """The referee: compares what caps' statuses claim with what the hardware allows, after every change of either.
 
-It shares no code with what it judges. A claim is `Enforced=True` with its watts; it stands from the instant at which the
-API server accepts it to the instant at which it accepts another. While it stands, the limits of the nodes under the cap
-and the static overhead add up to no more, with nothing excused but this: what the hardware did by itself, or what somebody
-outside Flyball did to it, counts at what was before, for `SECONDS_ALLOWED` from the first sign of it at the API server, or
-until the agent sets the GPU again. Those seconds run only while a leader is in office whose way to the API server is
-whole: nobody else could withdraw anything. Every such window is named and measured.
+It shares no code with what it judges. A claim is `Enforced=True` with its watts and with those that are committed; it
+stands from the instant at which the API server accepts it to the instant at which it accepts another. While it stands,
+the limits of the nodes under the cap and the static overhead add up to no more than either, with nothing excused but
+this: what the hardware did by itself, or what somebody outside Flyball did to it, counts at what was before, for
+`SECONDS_ALLOWED` from the first sign of it at the API server, or until the agent sets the GPU again. Those seconds run
+only while a leader is in office whose way to the API server is whole: nobody else could withdraw anything. Every such
+window is named and measured.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Claim:
     """A cap whose status says that these watts are enforced."""
 
     watts: int
+    committed_watts: int
     overhead_watts: int
     labels: Mapping[str, str]
 
@@ -336,6 +338,8 @@ class Referee:
                 )
             if judged > claim.watts * 1000:
                 self._violate(f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits")
+            elif judged > claim.committed_watts * 1000:
+                self._violate(f"{name}: {claim.committed_watts} W said to be committed, {judged / 1000:g} W are")
             self._measure(name, true / 1000 - claim.watts, causes)
         for name in self._open.keys() - self._claims.keys():
             del self._open[name]
@@ -418,7 +422,7 @@ def _claim(cap: Json, spec: Json) -> Claim | None:
     if says.get("Enforced") != "True" or spec.get("enforcement") == "Expected":
         return None
     labels = (spec.get("nodeSelector") or {}).get("matchLabels") or {}
-    return Claim(status["effectiveWatts"], spec.get("staticOverheadWatts", 0), labels)
+    return Claim(status["effectiveWatts"], status["committedWatts"], spec.get("staticOverheadWatts", 0), labels)
 
 
 def _told(cap: Json) -> str:
