@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import orjson
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.names import HOLD_FINALIZER
-from flyball_api.power_cap import PowerCap, read_power_cap
+from flyball_api.power_cap import PowerCap, PowerCapStatus, read_power_cap
 from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView, read_incarnation, read_node, read_pod
 from flyball_api.writing import to_patch
@@ -373,6 +375,16 @@ def cap_view(name: str = "row", *, status: Json | None = None, generation: int =
             "status": status or {},
         }
     )
+
+
+def in_version(cap: PowerCap, version: int) -> PowerCap:
+    """The cap as it is read in that version: what was written over another one is seen in it, or was refused."""
+    return dataclasses.replace(cap, metadata=msgspec.structs.replace(cap.metadata, resource_version=str(version)))
+
+
+def with_status(cap: PowerCap, status: PowerCapStatus) -> PowerCap:
+    """A cap once the API server has taken this status of it: each write makes another version."""
+    return dataclasses.replace(in_version(cap, int(cap.metadata.resource_version) + 1), status=status)
 
 
 # --- statuses ------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class PowerController:
         self._epoch = epoch
         self._settings = settings
         self._caps = CapTracker(settings.grant_lease_seconds)
-        self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch)
+        self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch, settings.stale_after_seconds)
         self._known_gpus = KnownGpus(settings.gpu_models)
         self._nodes: NodeMemory = {}
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
@@ -143,7 +143,7 @@ class PowerController:
             readings,
             cluster.wanted_gpus,
             cluster.clock_ahead_seconds,
-        )
+        ).with_unseen(self._cap_statuses.update_sent(cluster.caps, monotonic))
         self._cut_yield.update(caps.states, monotonic)
         return PowerState(
             cluster,

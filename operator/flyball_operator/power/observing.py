@@ -35,7 +35,7 @@ class ObservingController:
         self._imagined = PowerController(epoch, settings)
         self._if_governed: PowerState | None = None
         self._grants: dict[str, Grant] = {}  # what each node would have been granted last
-        self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch)
+        self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch, settings.stale_after_seconds)
         self._holds = Holds()
 
     def observe(

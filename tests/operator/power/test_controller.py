@@ -39,6 +39,7 @@ from tests.support.operator_objects import (
     decision,
     gpu_node_view,
     grant,
+    in_version,
     incarnation_view,
     job_grant,
     node_view,
@@ -47,6 +48,7 @@ from tests.support.operator_objects import (
     raw_job,
     raw_node,
     running_pod,
+    with_status,
 )
 
 WATTS = 300  # of each GPU, by the plan
@@ -60,6 +62,7 @@ class Bench:
         self.time = 0.0
         self.nodes = nodes
         self.age_seconds = 0.0
+        self.reads, self.caps_stand = 0, False
         self.unread: tuple[str, ...] = ()
         self.plan_is_near = False
         self.infeasible: tuple[str, ...] = ()
@@ -98,6 +101,10 @@ class Bench:
     plan_is_made = True
 
     def cluster(self, *caps: PowerCap) -> ClusterState:
+        """What is read now; each cap in a version of its own, unless `caps_stand`."""
+        if not self.caps_stand:
+            self.reads += 1
+            caps = tuple(in_version(cap, 100 + self.reads) for cap in caps)
         pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
         return ClusterState(
             jobs={},
@@ -385,6 +392,26 @@ def test_no_status_leaves_out_a_raise_that_goes_in_the_place_of_one_that_waits_f
     committed = {write.cap.name: write.status.committed_watts for write in instructions.cap_statuses}
     assert committed["of-a"] == 2400, "published for the next cycle"
     assert committed["of-b"] == 2400, "what is sent now"
+
+
+def test_a_status_on_its_way_counts_as_said_until_a_copy_shows_what_became_of_it() -> None:
+    """It says of less that it is committed than the one that is read, and may be taken at any moment."""
+    bench = Bench(stale_after_seconds=90.0, status_interval_seconds=5.0)
+    bench.caps_stand = True
+    told: dict[str, Any] = {"effectiveWatts": 4800, "committedWatts": 4800, "epoch": 1, "observedGeneration": 1}
+    read = cap_view("row", watts=4800, status=told)
+    bench.wants("a", 100)
+    bench.wants("b", 100)
+    (write,) = bench.step(read).cap_statuses
+    assert write.status.committed_watts == 1600
+    bench.wants("a", 200)
+    bench.time = 1.0
+    assert bench.sent(read) == []
+    bench.time = 2.0
+    seen = with_status(read, write.status)
+    (more,) = bench.step(seen).cap_statuses
+    assert more.status.committed_watts == 2400
+    assert bench.sent(with_status(seen, more.status)) == [("a", 1600)]
 
 
 def test_nothing_is_raised_while_a_status_calls_an_earlier_spec_enforced() -> None:

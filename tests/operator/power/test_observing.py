@@ -33,6 +33,7 @@ from tests.support.operator_objects import (
     cap_view,
     gpu_node_view,
     grant,
+    in_version,
     node_view,
     raw_gpu_node,
     running_pod,
@@ -46,6 +47,7 @@ class Bench:
 
     def __init__(self, nodes: Sequence[str] = "ab", controller: Any = None) -> None:
         self.time = 0.0
+        self.reads = 0
         self.nodes = nodes
         self.controller = controller or ObservingController(1, PowerSettings())
         self.gpu_nodes: dict[str, GpuNode] = {}
@@ -58,9 +60,10 @@ class Bench:
             self.gpu_nodes[name] = gpu_node_view(name, grant(GPUS * FLOOR))
 
     def cluster(self, *caps: PowerCap) -> ClusterState:
+        self.reads += 1
         return ClusterState(
             jobs={},
-            caps=list(caps),
+            caps=[in_version(cap, 100 + self.reads) for cap in caps],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(name) for name in self.nodes],
             pods=[running_pod(f"foreign-{name}", name, gpus=4) for name in self.nodes],

@@ -41,6 +41,7 @@ from tests.support.operator_objects import (
 )
 
 INTERVAL = 5.0
+STALE_SECONDS = 90.0
 
 
 class RecordingWrites:
@@ -84,7 +85,7 @@ class Site:
 
     def __init__(self, watts: int) -> None:
         self.executor, self.events, self.tracker = RecordingWrites(), RecordingEvents(), CapTracker()
-        self.statuses = CapStatuses(INTERVAL, 1)
+        self.statuses = CapStatuses(INTERVAL, 1, STALE_SECONDS)
         self.reporter = Reporter(self.executor, self.events)
         self.spec: Json = {"watts": watts}
         self.status = PowerCapStatus()

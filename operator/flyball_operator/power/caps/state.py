@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from flyball_api.power_brake import PowerBrake
-from flyball_api.power_cap import PowerCap, PowerCapSpec
+from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.values.conditions import has_condition
 from flyball_api.values.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
@@ -37,6 +37,39 @@ class Breach(Struct, frozen=True):
     until: datetime | None = None
 
 
+class SentWatts(Struct, frozen=True):
+    """The least watts in force and committed that statuses say which were sent over one version of their cap, and when the
+    last of them was; None: they say nothing of it."""
+
+    over_version: str
+    at: float
+    effective_watts: int | None
+    committed_watts: int | None
+
+    @classmethod
+    def of(cls, cap: PowerCap, status: PowerCapStatus, monotonic: float) -> SentWatts:
+        """What this status, sent now, says."""
+        return cls(cap.metadata.resource_version, monotonic, status.effective_watts, status.committed_watts)
+
+    def or_less(self, before: SentWatts | None) -> SentWatts:
+        """The same with what was sent before it, any of which may be what is taken."""
+        if before is None or before.over_version != self.over_version:
+            return self
+        return replace(
+            self,
+            effective_watts=least(self.effective_watts, before.effective_watts),
+            committed_watts=least(self.committed_watts, before.committed_watts),
+        )
+
+
+NOTHING_SENT = SentWatts("", 0.0, None, None)
+
+
+def least(*watts: int | None) -> int | None:
+    """The least of the watts that are said; None where none are."""
+    return min((each for each in watts if each is not None), default=None)
+
+
 class CapState(Struct, frozen=True):
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
@@ -45,7 +78,8 @@ class CapState(Struct, frozen=True):
     `reserve` holds back now, for nodes that jump to their largest limits.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
-    `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap.
+    `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap. `unseen` is what
+    the cap's status may say by now, beside what it was seen to say.
     """
 
     cap: PowerCap
@@ -71,6 +105,7 @@ class CapState(Struct, frozen=True):
     overhead: Overhead = NOT_KNOWN
     next_change: ScheduledChange | None = None
     if_governed: CapState | None = None
+    unseen: SentWatts = NOTHING_SENT
 
     @property
     def name(self) -> str:
@@ -132,7 +167,7 @@ class CapState(Struct, frozen=True):
 
     def budget(self) -> CapBudget:
         """What grants may use: by the lower of the cap and what its status has published."""
-        published = self.cap.status.effective_watts
+        published = least(self.cap.status.effective_watts, self.unseen.effective_watts)
         return self._budget(self.effective.watts if published is None else min(self.effective.watts, published))
 
     @property
@@ -172,7 +207,7 @@ class CapState(Struct, frozen=True):
     @property
     def published_milliwatts(self) -> NodeMilliwatts | None:
         """What the cap's status has published as committed, without the static overhead; None before its first status."""
-        watts = self.cap.status.committed_watts
+        watts = least(self.cap.status.committed_watts, self.unseen.committed_watts)
         return None if watts is None else NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
 
     def published_budget(self) -> CapBudget | None:
@@ -208,6 +243,13 @@ class CapStates(Struct, frozen=True):
     states: tuple[CapState, ...] = ()
     unreadable: tuple[PowerCap, ...] = ()
     rules: Mapping[str, NodeRules] = field(default_factory=dict)
+
+    def with_unseen(self, sent: Mapping[str, SentWatts]) -> CapStates:
+        """The same with what has been `sent` of the caps and is not seen yet, by their uids."""
+        if not sent:
+            return self
+        states = (replace(state, unseen=sent.get(state.cap.uid, NOTHING_SENT)) for state in self.states)
+        return replace(self, states=tuple(states))
 
     def names_over_nodes(self) -> dict[str, list[str]]:
         """The names of the caps over each node, by the node's name."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from msgspec.structs import replace
 
-from flyball_operator.power.caps.state import CapStates
+from flyball_operator.power.caps.state import CapStates, SentWatts
 from flyball_operator.power.caps.status import GrantsUnderWay, cap_status, unreadable_status
 
 # Watts that only rise are written after so much of the interval.
@@ -27,12 +27,28 @@ class CapStatusWrite:
 class CapStatuses:
     """Decides which caps' statuses to write: at once where the watts in force fell or their enforcement changed, where more
     is committed, and where another leader wrote the last one; figures that move by themselves at most once per
-    `interval_seconds`, watts that rise `RISE_SHARE` of it after the last write."""
+    `interval_seconds`, watts that rise `RISE_SHARE` of it after the last write.
 
-    def __init__(self, interval_seconds: float, epoch: int) -> None:
+    What was sent counts as said until a copy shows whether it was taken, which none does that is older than
+    `stale_after_seconds`: a status is written over the version of its cap that was read, or not at all."""
+
+    def __init__(self, interval_seconds: float, epoch: int, stale_after_seconds: float) -> None:
         self._epoch = epoch
         self._interval_seconds = interval_seconds
+        self._stale_after_seconds = stale_after_seconds
         self._written_at: dict[str, float] = {}  # by the cap's uid
+        self._sent: dict[str, SentWatts] = {}  # by the cap's uid
+
+    def update_sent(self, caps: Iterable[PowerCap], monotonic: float) -> Mapping[str, SentWatts]:
+        """Forget what the `caps` as they are read now show, or would; gives what statuses may say beside it, by uid."""
+        self._sent = {
+            cap.uid: sent
+            for cap in caps
+            if (sent := self._sent.get(cap.uid)) is not None
+            and sent.over_version == cap.metadata.resource_version
+            and monotonic - sent.at <= self._stale_after_seconds
+        }
+        return self._sent
 
     def step(
         self,
@@ -60,6 +76,7 @@ class CapStatuses:
             if status != cap.status and self._is_due(cap, status, monotonic):
                 writes.append(CapStatusWrite(cap, status))
                 self._written_at[cap.uid] = monotonic
+                self._sent[cap.uid] = SentWatts.of(cap, status, monotonic).or_less(self._sent.get(cap.uid))
         known = {cap.uid for cap, _ in statuses}
         self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known}
         return tuple(writes)

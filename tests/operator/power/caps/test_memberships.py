@@ -35,6 +35,7 @@ from tests.support.operator_objects import (
     node_view,
     raw_gpu_node,
     running_pod,
+    with_status,
 )
 from tests.support.operator_objects import grant as granted
 
@@ -126,7 +127,7 @@ class Hall:
                 item.release_asked and not sync.by_annotation,
             )
         published = {write.cap.name: write.status for write in instructions.cap_statuses}
-        self.caps = [replace(cap, status=published.get(cap.name, cap.status)) for cap in self.caps]
+        self.caps = [with_status(cap, published[cap.name]) if cap.name in published else cap for cap in self.caps]
         return instructions
 
     def rests(self, seconds: float = 0.0) -> dict[str, int]:

@@ -9,13 +9,15 @@ import msgspec
 import pytest
 from flyball_api.power_cap import CapMeterStatus, PowerCap, PowerCapStatus
 from flyball_api.values.conditions import StoredCondition
+from flyball_operator.power.caps.state import SentWatts
 from flyball_operator.power.caps.status import GrantsUnderWay
 from flyball_operator.power.caps.status_writes import RISE_SHARE, CapStatuses
 from flyball_operator.power.caps.tracker import CapTracker
 
-from tests.support.operator_objects import NOW, cap_view, ready_node
+from tests.support.operator_objects import NOW, cap_view, in_version, ready_node
 
 INTERVAL = 5.0
+STALE_SECONDS = 90.0
 SOON, RISES = 0.1, RISE_SHARE * INTERVAL
 
 
@@ -26,7 +28,7 @@ class Writer:
         self.cap, self.tracker, self.statuses, self.monotonic = (
             cap_view(watts=3000),
             CapTracker(),
-            CapStatuses(INTERVAL, 1),
+            CapStatuses(INTERVAL, 1, STALE_SECONDS),
             100.0,
         )
         self.status = PowerCapStatus()
@@ -125,3 +127,44 @@ def test_of_a_cap_that_could_never_be_read_it_is_written_that_nobody_knows_at_on
     writer.cap = cap_view("broken", watts="many")  # no more is known of it than before
     assert writer.due(SOON) == []
     assert len(writer.due(INTERVAL)) == 1
+
+
+def test_what_was_sent_over_a_version_counts_by_its_least_until_another_version_is_read_or_none_can_be_without_it() -> (
+    None
+):
+    writer = Writer()
+    (effective, committed), read = (writer.status.effective_watts, writer.status.committed_watts), writer.cap
+    assert committed is not None
+    (sent,) = writer.statuses.update_sent([read], writer.monotonic).values()
+    assert (sent.effective_watts, sent.committed_watts) == (effective, committed)
+    writer.stands(committed_watts=committed - 1)  # over the same version: any of the two may be the one that is taken
+    assert writer.due(RISES)
+    (least,) = writer.statuses.update_sent([read], writer.monotonic).values()
+    assert (least.effective_watts, least.committed_watts, least.at) == (effective, committed, writer.monotonic)
+    assert writer.statuses.update_sent([read], writer.monotonic + STALE_SECONDS)
+    assert not writer.statuses.update_sent([read], writer.monotonic + STALE_SECONDS + 0.1)
+
+
+@pytest.mark.parametrize("seen", [[], [in_version(cap_view(watts=3000), 13)]])
+def test_what_was_sent_is_forgotten_with_its_cap_and_once_another_version_of_it_is_read(seen: list[PowerCap]) -> None:
+    writer = Writer()
+    assert writer.statuses.update_sent([writer.cap], writer.monotonic)
+    assert not writer.statuses.update_sent(seen, writer.monotonic)
+    assert not writer.statuses.update_sent([writer.cap], writer.monotonic)
+
+
+@pytest.mark.parametrize(
+    ("said", "sent", "least"), [(5, 3, 3), (3, 5, 3), (None, 3, 3), (3, None, 3), (None, None, None)]
+)
+def test_the_least_of_what_is_said_and_sent_counts(said: int | None, sent: int | None, least: int | None) -> None:
+    cap = cap_view(watts=3000, status={"effectiveWatts": said, "committedWatts": said} if said is not None else {})
+    unseen = SentWatts("12", 0.0, sent, sent)
+    (state,) = CapTracker().step([cap], {"a": ready_node("a")}, NOW, 0.0).with_unseen({cap.uid: unseen}).states
+    assert state.budget().budget_milliwatts == (3000 if least is None else least) * 1000
+    assert state.published_milliwatts == (None if least is None else least * 1000)
+
+
+def test_of_what_was_sent_over_one_version_the_least_counts_and_nothing_of_another_one() -> None:
+    later, earlier = SentWatts("12", 2.0, 5, None), SentWatts("12", 1.0, 4, 7)
+    assert later.or_less(earlier) == SentWatts("12", 2.0, 4, 7)
+    assert later.or_less(SentWatts("11", 1.0, 4, 7)) == later.or_less(None) == later

@@ -42,6 +42,7 @@ from tests.support.operator_objects import (
     decision,
     gpu_node_view,
     grant,
+    in_version,
     incarnation_view,
     job_grant,
     node_view,
@@ -85,12 +86,13 @@ class Row:
         self.moved_to: dict[
             str, str | None
         ] = {}  # where the plan wants some of these jobs instead; None: nowhere for now
+        self.reads = 0
         self.may_stop: list[set[str]] = []  # of each cycle, those of them whose job may be stopped
         self.theirs: list[PodView] = []  # pods outside Flyball, in the place of the jobs
 
-    @property
-    def cap(self) -> PowerCap:
-        return cap_view("row", status=self.status, **self.spec)
+    def read_cap(self) -> PowerCap:
+        self.reads += 1
+        return in_version(cap_view("row", status=self.status, **self.spec), 100 + self.reads)
 
     @property
     def limits_watts(self) -> int:
@@ -112,7 +114,7 @@ class Row:
         self.seconds += seconds
         cluster = ClusterState(
             jobs={},
-            caps=[self.cap],
+            caps=[self.read_cap()],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(name) for name in NODES],
             pods=self.theirs or [self.pod(name) for name in NODES],
