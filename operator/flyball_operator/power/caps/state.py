@@ -78,8 +78,8 @@ class CapState(Struct, frozen=True):
     `reserve` holds back now, for nodes that jump to their largest limits.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
-    `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap. `unseen` is what
-    the cap's status may say by now, beside what it was seen to say.
+    `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap. `unseen` is
+    what the cap's status may say by now, beside what it was seen to say.
     """
 
     cap: PowerCap
