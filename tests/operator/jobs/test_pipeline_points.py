@@ -140,6 +140,19 @@ def test_what_is_longer_than_all_that_is_told_is_put_right_and_not_read() -> Non
     assert len(pods.annotation) < LONGEST_POINT
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_that_is_larger_than_any_that_is_told_is_put_right(sign: str) -> None:
+    """Whoever may write to his own pods could end each cycle of the operator by it, for all jobs."""
+    due = NOW + timedelta(seconds=50_000)
+    pods = Pods(objective="Energy", deadline=due.isoformat())
+    said = pods.told()
+    assert said is not None
+    pods.annotation = json.dumps(said).replace(str(said["iterationSeconds"]), sign + "9" * 400)
+    pods.run()
+    assert pods.told() is not None
+    assert len(pods.annotation) < 400
+
+
 def test_nobody_else_is_told_anything() -> None:
     pods = Pods(objective="Energy")
     pods.cluster.pods = [
