@@ -17,6 +17,7 @@ from flyball_operator.jobs.pipeline_points import (
     SIGNIFICANT_SHARE,
     STRAGGLER_PAUSE_SECONDS,
 )
+from flyball_operator.jobs.steps import pipelines
 
 from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import NOW, decision, incarnation_view, job_view, pod_view, raw_job, running_pod
@@ -151,6 +152,17 @@ def test_a_number_that_is_larger_than_any_that_is_told_is_put_right(sign: str) -
     pods.run()
     assert pods.told() is not None
     assert len(pods.annotation) < 400
+
+
+def test_a_point_that_nobody_can_make_ends_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OverflowError
+
+    pods = Pods(objective="Energy")
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines, "point_change", fails)
+        assert pods.told() is None
+    assert pods.told() is not None, "and it is told once it can be"
 
 
 def test_nobody_else_is_told_anything() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from operator import itemgetter
 
+from flyball_kube.process.logs import get_logger
+
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.pipeline_plans import (
     RETRY_SECONDS,
@@ -25,6 +27,8 @@ from flyball_operator.jobs.runs.lifecycle import JobPhase
 from flyball_operator.jobs.steps.record import JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
 
+logger = get_logger(__name__)
+
 Pipelines = Iterable[tuple[LiveJob, JobRecord]]
 
 
@@ -39,7 +43,13 @@ def take_point_changes(pipelines: Pipelines, now: datetime, monotonic: float) ->
         if job.step.phase not in (JobPhase.STARTING, JobPhase.RUNNING):
             continue
         clock = None if granted is None else granted.clock_megahertz
-        point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
+        try:
+            point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
+        except Exception:
+            # One job that cannot be understood must not end the cycle that decides on all.
+            logger.exception("pipeline not told its point", job=job.view.key)
+            record.point_sent_at = monotonic
+            continue
         if point is not None:
             record.point_sent_at, record.straggler_sent = monotonic, job.view.straggler
             found.append(point)
