@@ -79,11 +79,13 @@ class _Pulse(Struct):
         answer = status.acknowledged
         if self.sent is None or answer is None or answer.boot_id != status.boot_id:
             return None
-        sent_at = max((at for version, at in self.sent.items() if version <= answer.version), default=None)
-        if sent_at is None:
+        # What is later than all that was sent was acknowledged to a GPUNode before this one.
+        every = len(self.sent) < MOST_GRANTS_REMEMBERED
+        answered = [at for version, at in self.sent.items() if version <= answer.version]
+        if not answered or (every and answer.version > max(self.sent)):
             return None
         self.sent = None
-        return answer.boottime_nanoseconds / NANOSECONDS, sent_at
+        return answer.boottime_nanoseconds / NANOSECONDS, max(answered)
 
 
 class Heartbeats:
@@ -104,6 +106,7 @@ class Heartbeats:
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._pulses: dict[str, _Pulse] = {}
+        self._sent: dict[str, dict[GrantVersion, float]] = {}  # when, to nodes whose GPUNode has not been seen yet
 
     def update(
         self,
@@ -116,7 +119,8 @@ class Heartbeats:
         for name, gpu_node in gpu_nodes.items():
             pulse = self._pulses.get(name)
             if pulse is None:
-                pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
+                pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, sent=self._sent.pop(name, {}))
+                _take_in(pulse, gpu_node, monotonic, SHARE_OF_AN_ANSWER * self._timeout_seconds)
             elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
                 # Whenever it is seen: what was made before the silence was too long does not end it.
                 pulse.doubt_silence(self._timeout_seconds, monotonic)
@@ -129,12 +133,16 @@ class Heartbeats:
                 self._pulses[name].doubted_at = monotonic
             else:
                 del self._pulses[name]
+        self._sent = {
+            name: sent for name, sent in self._sent.items() if monotonic - max(sent.values()) <= self._timeout_seconds
+        }
 
     def sent(self, name: str, version: GrantVersion, monotonic: float) -> None:
-        """A grant is sent to that node now."""
+        """A grant is sent to that node now; with the first one its GPUNode is made."""
         pulse = self._pulses.get(name)
-        if pulse is not None and pulse.sent is not None and len(pulse.sent) < MOST_GRANTS_REMEMBERED:
-            pulse.sent.setdefault(version, monotonic)
+        sent = self._sent.setdefault(name, {}) if pulse is None else pulse.sent
+        if sent is not None and len(sent) < MOST_GRANTS_REMEMBERED:
+            sent.setdefault(version, monotonic)
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:
         """The nodes without a report for too long or since their last sign, with the seconds since the last one."""
