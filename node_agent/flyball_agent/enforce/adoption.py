@@ -68,7 +68,10 @@ def find_gpus(
     }
     remembered, unnamed = _remembered(gpus.keys(), sets, unopened)
     gpus |= remembered
-    known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
+    known = [gpu.limits.max_milliwatts for gpu in gpus.values()]
+    # One that says its UUID now is the same that did not before.
+    known += [found.max_milliwatts for found in journal.gpus.values() if is_unnamed(found.uuid)]
+    known_most = max(known, default=LARGEST_LIMIT_MILLIWATTS)
     for gpu in unopened:
         uuid = gpu.uuid or unnamed_uuid(gpu.index)
         if uuid not in gpus and (gpu.uuid or gpu in unnamed):
@@ -162,13 +165,16 @@ def not_listed(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> li
 
 
 def may_be_larger(gpus: Mapping[str, GpuState], reported: Sequence[FoundGpu]) -> list[GpuState]:
-    """The GPUs that never opened and count with less than what was reported of them, as that; one that does not say its
-    UUID may be the largest of those that were reported and are not there."""
+    """The GPUs that never opened and count with less than what was reported of them, as that. One that does not say its
+    UUID may be the largest of those that were reported and are not there; one that was not reported by its own may be
+    each of those that did not say it."""
     known = {gpu.uuid: gpu.max_milliwatts for gpu in reported}
-    others = max((most for uuid, most in known.items() if uuid not in gpus), default=UNKNOWN_MIN_MILLIWATTS)
+    absent = {uuid: most for uuid, most in known.items() if uuid not in gpus}
     larger = []
     for gpu in gpus.values():
-        most = known.get(gpu.uuid, others if is_unnamed(gpu.uuid) else UNKNOWN_MIN_MILLIWATTS)
+        own = known.get(gpu.uuid, UNKNOWN_MIN_MILLIWATTS)
+        unnamed, new = is_unnamed(gpu.uuid), gpu.uuid not in known
+        most = max([own, *(each for uuid, each in absent.items() if unnamed or (new and is_unnamed(uuid)))])
         if _never_opened(gpu.limits) and gpu.limits.max_milliwatts < most:
             larger.append(gpu.changed(limits=_limits_unread(most), held_milliwatts=max(gpu.held_milliwatts, most)))
     return larger

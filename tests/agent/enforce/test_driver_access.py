@@ -310,6 +310,35 @@ def test_a_gpu_that_does_not_open_counts_as_the_largest_of_those_that_were_repor
     assert rig.acknowledged == (1, 1, MIN_LIMITS)
 
 
+@pytest.mark.parametrize("imaged_again", [False, True])
+def test_a_gpu_that_says_its_uuid_later_and_does_not_open_counts_as_it_did_before(rig: Rig, imaged_again: bool) -> None:
+    """The status has it by the name that stood in place of its own then."""
+    *uuids, lost = (device.uuid for device in rig.node.devices)
+    hangs = UnopenedGpu(3, "", "", None, CallTimedOut("open"))
+    begin_anew(rig, FewerGpus(rig.node, lost, unopened=(hangs,)))
+    rig.enforcer.take_reported((*reported(*uuids), *reported(lost, most=700_000, default=500_000)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 700_000)
+    driver = FewerGpus(rig.node, lost, unopened=(UnopenedGpu(3, lost, "", None, GpuLost("limits")),))
+    begin_anew(rig, driver) if imaged_again else rig.restart(driver=driver)
+    rig.enforcer.take_reported((*reported(*uuids), *reported(unnamed_uuid(3), least=1, most=700_000, default=700_000)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 700_000)
+
+
+def test_a_gpu_that_does_not_say_its_uuid_may_be_another_than_the_one_that_did_not_before(rig: Rig) -> None:
+    *uuids, _, lost = (device.uuid for device in rig.node.devices)
+    hangs = UnopenedGpu(3, "", "", None, CallTimedOut("open"))
+    begin_anew(rig, FewerGpus(rig.node, lost, unopened=(hangs,)))
+    never = reported(unnamed_uuid(3), least=1)
+    rig.enforcer.take_reported((*reported(*uuids), *never, *reported(lost, most=700_000, default=500_000)))
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 700_000)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_gpu_that_was_forgotten_stays_so_though_a_status_has_it_still(rig: Rig, restarted: bool) -> None:
     """It is asked for before the agent begins, or the agent ends before the API server has heard of it."""
