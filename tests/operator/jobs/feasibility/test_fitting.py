@@ -218,6 +218,17 @@ def test_demands_that_nobody_foresaw_end_no_cycle(monkeypatch: pytest.MonkeyPatc
         assert fit_of(job(nodeSelector={"disk": "none"}), node("a")) == Fit()
 
 
+@pytest.mark.parametrize("what", ["cpu", "memory", "ephemeral-storage"])
+def test_needs_that_no_node_has_are_no_error_however_large_they_are(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was logged in each cycle, with what led to it, and took twenty times as long; and the job was planned for."""
+    refusal = fit_of(job(requests={what: "1e999"}), node("a")).refusal
+    assert refusal is not None
+    assert refusal.reason == "NoNodeFits"
+    assert not caplog.records
+
+
 def test_ephemeral_storage_is_looked_at_too() -> None:
     two = node("a"), node("b", storage="10Gi")
     assert fit_of(job(gpus=(1, 8), requests={"ephemeral-storage": "50Gi"}), *two).eligible_nodes == {"a"}
