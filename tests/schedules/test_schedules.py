@@ -218,6 +218,19 @@ def test_a_first_acknowledgement_of_a_gpu_node_that_its_leader_has_made_keeps_no
     )
 
 
+def test_an_out_of_band_cap_in_place_of_a_lower_one_is_nobodys_command() -> None:
+    """Below both, another hand has set what its agent cannot read."""
+    assert not violation_of(
+        fault(3.47, "GPU needs a reset", "b", 2.29, 416),
+        fault(4.14, "another hand sets a limit", "b", number=664),
+        fault(4.41, "out-of-band cap", "b", 1.44, 6),
+        fault(5.53, "out-of-band cap", "b", 0.1, 758),
+        beginning=Beginning(
+            (7, 3, 2), (False,) * 3, ((400, 1.0), (100, 1.0), (400, 0.5), (100, 1.0), (400, 0.5), (450, 0.5))
+        ),
+    )
+
+
 def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> None:
     """Its GPU was raised by another hand and may not be set, while the grant that stood was replaced: no acknowledgement
     of the next one ever came, and the report that showed the limit was passed over."""

@@ -411,7 +411,9 @@ async def _settle(world: World, fault: Fault) -> None:
 @_kind("out-of-band cap", "devices", NODES)
 async def _out_of_band(world: World, fault: Fault) -> None:
     device = world.machines[fault.target].devices[fault.number % GPUS]
-    device.set_out_of_band_cap_milliwatts((80, 150, 300)[fault.number % 3] * 1000)
+    cap = (80, 150, 300)[fault.number % 3] * 1000
+    # Where a lower one stands, the GPU comes to more by it.
+    world.referee.by_itself(device, "drift", lambda: device.set_out_of_band_cap_milliwatts(cap))
 
     async def clear() -> None:
         # What stands then is the agent's, or another hand's that was set meanwhile.
