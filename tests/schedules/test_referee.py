@@ -104,6 +104,21 @@ def test_a_gpu_that_takes_no_limit_counts_no_more_than_its_node_had(
     assert (scene.referee.violation is None) is is_true
 
 
+@pytest.mark.parametrize(("first", "is_true"), [(100, True), (200, False)])
+def test_what_a_gpu_that_takes_no_limit_had_is_its_agents_to_reckon_with_after_a_moment(
+    loop: VirtualLoop, first: int, is_true: bool
+) -> None:
+    """Nothing says what it has now, as where it cannot be read; the other is to leave it what was asked of it before."""
+    scene = Scene(loop)
+    other = scene.second.device
+    scene.referee.by_itself(other, "reload", lambda: other.set_power_limit_milliwatts(250_000))
+    scene.set(scene.first, first)
+    for second in range(10):
+        scene.report(made=float(second))
+        scene.wait(1.0)
+    assert (scene.referee.violation is None) is is_true
+
+
 def test_a_raise_on_the_way_back_is_the_agents_doing(loop: VirtualLoop) -> None:
     scene = Scene(loop)
     scene.set(scene.first, 130)

@@ -53,7 +53,8 @@ class Excuse:
     has set the GPU `lowered` to more than was before, it counts at that; what the node comes to is excused all the same
     until the agent raises a limit on it, reports, or has had the seconds allowed. From then on what its GPUs were commanded
     counts, where that is more. By a report a GPU that has not taken a limit since is commanded nothing: what its agent had
-    asked of it under an earlier grant is no share of the one that it shares out now.
+    asked of it under an earlier grant is no share of the one that it shares out now. Once it has had the seconds allowed
+    from its first report on, it has seen that the GPU takes none, and leaves it that.
     """
 
     cause: str
@@ -64,6 +65,7 @@ class Excuse:
     settled: float = 0.0
     lowered: bool = False
     commanded: bool = False  # the agent has set the GPU since
+    answered_from: float | None = None  # the office seconds from which it answers for the GPU in any case, if known
     by_silence: bool = False  # `ends` is known by nothing but this
 
 
@@ -298,13 +300,21 @@ class Referee:
     def _sign_of_status(self, node: str, status: Json) -> None:
         """The agent has reported: what it shows of the limits as they are now is a sign."""
         devices = self._devices.get(node, ())
-        excuses = [self._excuses.get(device.uuid) for device in devices]
-        taken = (device for device, excuse in zip(devices, excuses, strict=True) if excuse is None or excuse.commanded)
-        self._end_lowering(devices, taken)
+        self._end_lowering(devices, [device for device in devices if self._is_answered_for(device)])
         shown = {item["uuid"]: item.get("limits", {}).get("enforcedMilliwatts") for item in status.get("devices", ())}
         for device in devices:
             if shown.get(device.uuid) == _limit(device):
                 self._shown(device)
+
+    def _is_answered_for(self, device: VirtualDevice) -> bool:
+        """Whether by a report that comes now its agent answers for what it has asked of the GPU last."""
+        excuse = self._excuses.get(device.uuid)
+        if excuse is None or excuse.commanded:
+            return True
+        self._advance()
+        if excuse.answered_from is None:
+            excuse.answered_from = self._office + SECONDS_ALLOWED
+        return self._office > excuse.answered_from
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
