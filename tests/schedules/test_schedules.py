@@ -231,6 +231,18 @@ def test_an_out_of_band_cap_in_place_of_a_lower_one_is_nobodys_command() -> None
     )
 
 
+def test_a_first_acknowledgement_after_a_boot_that_a_leader_sees_late_keeps_no_claim_alive() -> None:
+    """Its agent was back after the boot, acknowledged and died, and its driver was loaded anew with nobody there."""
+    late = "watches bring everything late"
+    assert not violation_of(
+        fault(3.0, "reboot", "b", 1.0),
+        fault(4.0, late, "0", 0.5, 2),
+        fault(4.0, late, "1", 0.5, 2),
+        fault(4.05, "driver reload while the agent is away", "b", 20.0),
+        beginning=Beginning((5, 5, 5), (False,) * 3, ((100, 1.0),) * (len(NODES) * GPUS)),
+    )
+
+
 def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> None:
     """Its GPU was raised by another hand and may not be set, while the grant that stood was replaced: no acknowledgement
     of the next one ever came, and the report that showed the limit was passed over."""

@@ -19,7 +19,7 @@ REPORTS_OF_A_CLOCK_SET_BACK = 3
 # Of the time that a silence may last, so much may have passed since a grant was sent whose acknowledgement then says how
 # late reports come (docs/power-safety.md: "Reports take less than 45 s"): its agent would else seem silent for ever after.
 SHARE_OF_AN_ANSWER = 0.6
-# Of the first grants that a node has answered none of, so many are remembered; for later ones the last of them stands.
+# Of the grants that a node has not answered, so many are remembered, the first; for later ones the last of them stands.
 MOST_GRANTS_REMEMBERED = 16
 
 
@@ -58,14 +58,16 @@ class _Pulse(Struct):
     """What is known of one agent: its last status, and by our clock when it was last alive.
 
     `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted; None: there is
-    none. `sent` has when each grant was sent, until the first of them is acknowledged (None).
+    none. `sent` has when each grant was sent that is not acknowledged yet, and `answered_boot` is the last boot in which
+    one was.
     """
 
     status: GpuNodeStatus
     alive_at: float
     clock: _NodeClock | None = None
     doubted_at: float | None = None
-    sent: dict[GrantVersion, float] | None = field(default_factory=dict)
+    sent: dict[GrantVersion, float] = field(default_factory=dict)
+    answered_boot: str | None = None
 
     def doubt_silence(self, timeout_seconds: float, monotonic: float) -> None:
         """A silence that is too long by now is a doubt from when it came to be, also where there was another before it."""
@@ -74,18 +76,19 @@ class _Pulse(Struct):
             self.doubted_at = silent_at
 
     def take_first_answer(self, status: GpuNodeStatus) -> tuple[float, float] | None:
-        """Take in the first status that acknowledges a grant: in seconds after the boot when it did, and by our clock when
-        that was sent, before which it cannot have."""
+        """Take in the first status of a boot that acknowledges a grant: in seconds after the boot when it did, and by our
+        clock when that was sent, before which it cannot have."""
         answer = status.acknowledged
-        if self.sent is None or answer is None or answer.boot_id != status.boot_id:
+        if answer is None or answer.boot_id != status.boot_id:
             return None
         # What is later than all that was sent was acknowledged to a GPUNode before this one.
         every = len(self.sent) < MOST_GRANTS_REMEMBERED
         answered = [at for version, at in self.sent.items() if version <= answer.version]
         if not answered or (every and answer.version > max(self.sent)):
             return None
-        self.sent = None
-        return answer.boottime_nanoseconds / NANOSECONDS, max(answered)
+        self.sent = {version: at for version, at in self.sent.items() if version > answer.version}
+        first, self.answered_boot = self.answered_boot != answer.boot_id, answer.boot_id
+        return (answer.boottime_nanoseconds / NANOSECONDS, max(answered)) if first else None
 
 
 class Heartbeats:
@@ -95,8 +98,9 @@ class Heartbeats:
     a report needs no further sign of life. One that was sent before an agent's death may come long after it: a report says
     by the clock of its node when it was made, and is a sign of life from then, as far as the fastest report of late
     shows the way from that clock to ours. One that does not say so (an older agent's) is a sign from when it was seen.
-    A new leader counts from when it first looks, and takes the first acknowledgement of a grant of its own to have been
-    made as that was sent: nothing else shows it how long reports take, and claims begin with it.
+    A new leader counts from when it first looks, and takes the first acknowledgement of a grant of its own, and the first
+    one after each boot, to have been made as that was sent: nothing else shows it how long reports take, and claims begin
+    with it.
 
     Who has been silent for too long, or has shown a sign of a boot, is so until a report that was made after that, however
     soon the sign is gone: a Node that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody
@@ -141,7 +145,7 @@ class Heartbeats:
         """A grant is sent to that node now; with the first one its GPUNode is made."""
         pulse = self._pulses.get(name)
         sent = self._sent.setdefault(name, {}) if pulse is None else pulse.sent
-        if sent is not None and len(sent) < MOST_GRANTS_REMEMBERED:
+        if len(sent) < MOST_GRANTS_REMEMBERED:
             sent.setdefault(version, monotonic)
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:

@@ -168,14 +168,14 @@ def test_what_a_leader_sees_first_of_an_agent_counts_when_it_is_seen() -> None:
     assert silent_after(beats, {"a": made(5000.0)}, 175.5) == {"a": 75.5}
 
 
-def answered(boottime: float, generation: int, *, answer: float | None = None) -> GpuNode:
+def answered(boottime: float, generation: int, *, answer: float | None = None, boot_id: str = SESSION[0]) -> GpuNode:
     """The same, which acknowledges that grant, as of `answer` seconds after the boot if that was before the report."""
-    node = made(boottime)
+    node = made(boottime, boot_id=boot_id)
     acknowledged = Acknowledgement(
         2,
         generation,
         NodeMilliwatts(100_000),
-        boot_id=SESSION[0],
+        boot_id=boot_id,
         boottime_nanoseconds=int((boottime if answer is None else answer) * 1e9),
     )
     return replace(node, status=msgspec.structs.replace(node.status, acknowledged=acknowledged))
@@ -215,6 +215,17 @@ def test_what_a_node_has_acknowledged_to_a_gpu_node_before_is_no_answer_to_what_
     assert beats.next_silence_seconds(140.0) == 37.0
 
 
+def test_what_a_leader_is_answered_first_after_a_boot_was_made_when_it_asked() -> None:
+    """Nothing that was known of the clock before the boot shows how late it comes."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    silent_after(beats, {"a": answered(5000.5, 1)}, 101.0)
+    beats.sent("a", GrantVersion(2, 2), 130.0)
+    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, 150.0) == {}
+    assert beats.next_silence_seconds(150.0) == 55.0
+
+
 def test_a_later_report_is_as_much_later_than_the_first_answer() -> None:
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
@@ -242,7 +253,7 @@ def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_
     silent_after(beats, {"a": made(5000.0)}, 0.0)
     for generation in range(1, 1000):
         beats.sent("a", GrantVersion(2, generation), float(generation))
-    assert len(beats._pulses["a"].sent or ()) == MOST_GRANTS_REMEMBERED
+    assert len(beats._pulses["a"].sent) == MOST_GRANTS_REMEMBERED
     assert silent_after(beats, {"a": answered(5990.0, 999)}, 1000.0) == {}
     assert beats.next_silence_seconds(1000.0) == 75.0
     assert silent_after(beats, {"a": answered(6020.0, 999)}, 1030.0) == {}
