@@ -234,6 +234,21 @@ def test_a_later_report_is_as_much_later_than_the_first_answer() -> None:
     assert beats.next_silence_seconds(125.0) == 70.0, "it answered at 100 at the soonest, and told so 20 s later"
 
 
+@pytest.mark.parametrize(("late", "doubted"), [(14.0, False), (16.0, True)])
+def test_what_a_first_grant_took_is_taken_off_what_the_next_reports_may_take(late: float, doubted: bool) -> None:
+    """Its agent saw it after half a minute, and answered at once: nothing tells that from one that was told late."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    first = answered(5030.0, 1)
+    assert silent_after(beats, {"a": first}, 130.0) == {}
+    seen_at = 160.0 + late
+    assert bool(silent_after(beats, {"a": first}, seen_at)) is doubted
+    silent_after(beats, {"a": answered(5060.0, 1, answer=5030.0)}, seen_at)
+    assert bool(silent_after(beats, {"a": answered(5090.0, 1, answer=5030.0)}, 190.0)) is doubted
+    assert silent_after(beats, {"a": answered(5120.0, 1, answer=5030.0)}, 220.0) == {}
+
+
 def test_of_several_grants_the_last_that_is_answered_says_since_when() -> None:
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
