@@ -243,6 +243,12 @@ def test_a_first_acknowledgement_after_a_boot_that_a_leader_sees_late_keeps_no_c
     )
 
 
+def test_a_gpu_node_that_is_made_anew_while_its_agent_is_away_is_acknowledged_again() -> None:
+    """Its journal has a later grant than the first of the new one, of which it acknowledges none before that."""
+    faults = (fault(4.0, "agent dies", "a", 2.4), fault(4.2, "GPUNode is deleted without its finalizer", "a"))
+    assert not run(Schedule(0, GREEDY, faults), play=comes_to_rest).violation
+
+
 def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> None:
     """Its GPU was raised by another hand and may not be set, while the grant that stood was replaced: no acknowledgement
     of the next one ever came, and the report that showed the limit was passed over."""

@@ -68,7 +68,8 @@ class NodePower(Struct, frozen=True):
     `accepted` is the version that its agent acknowledged last, which the next grant must pass even where the GPUNode was
     deleted and made again. `unsettled`: a grant was sent and nobody knows whether it arrived, or the agent has another
     one of the same version; only another write tells. `braked_milliwatts`: what its agent holds to until another grant
-    comes, where a brake makes that less than the grant.
+    comes, where a brake makes that less than the grant. `sent_generation` is that of the last grant which this leader has
+    sent there, where no GPUNode has one: its agent may have taken it.
     """
 
     grant: Grant | None
@@ -76,10 +77,11 @@ class NodePower(Struct, frozen=True):
     accepted: GrantVersion = NEVER
     unsettled: bool = False
     braked_milliwatts: NodeMilliwatts | None = None
+    sent_generation: int = 0
 
     def next_generation(self, epoch: int) -> int:
         """The generation of the next grant under the leader epoch `epoch`: above every one used before it."""
-        sent = 0 if self.grant is None else self.grant.generation
+        sent = self.sent_generation if self.grant is None else self.grant.generation
         return max(sent, self.accepted.generation if self.accepted.epoch == epoch else 0) + 1
 
 

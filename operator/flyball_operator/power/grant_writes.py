@@ -19,6 +19,8 @@ Entry = tuple[str, str, str, int, str, int]
 
 # Grants under way at a time; a new leader adopts a thousand nodes over several cycles.
 MAX_GRANTS_AT_ONCE = 200
+# Of so many nodes the last generation is remembered, those that are gone among them.
+MOST_GENERATIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class GrantWrites:
         # there already, whatever our copy shows.
         self._attempts: dict[str, _Attempt] = {}
         self._under_way: dict[str, bool] = {}  # grants without an answer yet; True: no earlier attempt is without one
+        # Of the last grant to each node: one whose GPUNode is gone may come back, and its agent refuses what is older.
+        self._generations: dict[str, int] = {}
         # What the API server took no grant with, by node: a grant without entries is sent there for as long as they are
         # wanted, as one bad entry must not keep a cut from the node.
         self._refused_entries: dict[str, frozenset[Entry]] = {}
@@ -64,6 +68,10 @@ class GrantWrites:
             # The attempt covers what was committed then; a doubt of the node can be younger.
             power = replace(power, committed=power.committed | attempt.committed, unsettled=True)
             counted[name] = replace(nodes[name], power=power, power_if_believed=attempt.committed)
+        for name, info in nodes.items():
+            if info.gpu_node is None and name in self._generations:
+                power = replace(counted[name].power, sent_generation=self._generations[name])
+                counted[name] = replace(counted[name], power=power)
         return counted
 
     def writable(self, target: GrantTarget) -> GrantTarget:
@@ -95,6 +103,10 @@ class GrantWrites:
         """
         name, gpu_node = send.node.name, send.node.gpu_node
         self._under_way[name] = name not in self._attempts
+        self._generations.pop(name, None)
+        self._generations[name] = send.grant.generation
+        if len(self._generations) > MOST_GENERATIONS:
+            del self._generations[next(iter(self._generations))]
         if gpu_node is not None:
             self._attempts[name] = _Attempt(gpu_node.metadata.resource_version, send.grant.committed)
 
