@@ -258,6 +258,7 @@ class PowerController:
             admission = admit_grants(fitting, power, [*budgets, *published], self._epoch, may_raise)
         held_back = (
             self._brakes.held_back(monotonic)
+            | _not_to_be_made(state)
             | _unrecorded_raises(state.caps, admission, power)
             | self._repetitions.held_back(admission.grants, power, monotonic)
             | self._small_changes.held_back(admission.grants, power, monotonic)
@@ -348,6 +349,12 @@ def _to_be_closed(info: NodeInfo) -> bool:
     One that never had an acknowledgement is its administrator's to close: pods may have to come before its agent can.
     """
     return info.proof_void and info.node is not None and not info.is_closed
+
+
+def _not_to_be_made(state: PowerState) -> frozenset[str]:
+    """The nodes whose GPUNode cannot be read: it is there, so that none can be made."""
+    unread = frozenset(state.cluster.unread)
+    return frozenset(name for name in unread & state.nodes.keys() if state.nodes[name].gpu_node is None)
 
 
 def _unpublished(cap: CapState, admission: GrantAdmission) -> bool:

@@ -359,6 +359,15 @@ def test_no_cap_is_called_enforced_while_a_gpu_node_cannot_be_read() -> None:
     assert "c" in enforced.message
 
 
+def test_no_gpu_node_is_made_in_the_place_of_one_that_cannot_be_read() -> None:
+    bench = Bench()
+    del bench.gpu_nodes["a"]
+    bench.unread = ("a",)
+    assert bench.sent(row(6400)) == []
+    bench.unread = ()
+    assert "a" in dict(bench.sent(row(6400)))
+
+
 def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
     bench = Bench()
     cap = cap_view("row", watts=4800, status={"effectiveWatts": 4800, "committedWatts": 1600, "epoch": 1})
