@@ -246,9 +246,9 @@ class CapStates(Struct, frozen=True):
 
     def with_unseen(self, sent: Mapping[str, SentWatts]) -> CapStates:
         """The same with what has been `sent` of the caps and is not seen yet, by their uids."""
-        if not sent:
-            return self
-        states = (replace(state, unseen=sent.get(state.cap.uid, NOTHING_SENT)) for state in self.states)
+        states = (
+            replace(state, unseen=sent[uid]) if (uid := state.cap.uid) in sent else state for state in self.states
+        )
         return replace(self, states=tuple(states))
 
     def names_over_nodes(self) -> dict[str, list[str]]:
