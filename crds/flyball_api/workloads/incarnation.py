@@ -5,12 +5,13 @@ from __future__ import annotations
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from flyball_api.names import ANNOTATION_ALLOCATION, GROUP, LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
-from flyball_api.reading import ApiStruct, read_object
+from flyball_api.reading import MAX_INTEGER, ApiStruct, read_object
 from flyball_api.workloads.metadata import Metadata, ObjectCondition
 from flyball_api.workloads.pod import PodView
 from flyball_api.workloads.resources import count
@@ -25,7 +26,9 @@ class _Job(ApiStruct, frozen=True):
     status: _JobStatus = _JobStatus()
 
 
-Placement = tuple[tuple[str, int], ...]  # node and GPUs of each rank
+# Of fewer than one GPU no grant could be made: the API server would refuse all that its node is sent, cuts among them.
+Gpus = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+Placement = tuple[tuple[str, Gpus], ...]  # node and GPUs of each rank
 
 
 class _Placement(ApiStruct, frozen=True):

@@ -41,7 +41,7 @@ def packed(content: bytes) -> str:
 
 
 DEEP = "[" * 100_000
-PACKED = ('{"packed": "nonsense"}', '{"packed": 5}', packed(b"{"), packed(b"[5]"), packed(b" " * 2**27))
+PACKED = ('{"packed": "nonsense"}', '{"packed": 5}', *map(packed, (b"{", b"[5]", b'[["a",-5]]', b" " * 2**27)))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,9 @@ PACKED = ('{"packed": "nonsense"}', '{"packed": 5}', packed(b"{"), packed(b"[5]"
         '{"nodes": 5}',
         '{"nodes": [["a"]]}',
         '{"nodes": [["a", "x"]]}',
+        '{"nodes": [["a", 8], ["b", -5]]}',
+        '{"nodes": [["a", 0]]}',
+        pytest.param(f'{{"nodes": [["a", {10**400}]]}}', id="huge"),
         pytest.param(f'{{"x": {DEEP}', id="deep"),
         *PACKED,
     ],
