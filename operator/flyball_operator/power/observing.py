@@ -7,7 +7,6 @@ statuses agents report, and statuses of caps are written. No cap is called enfor
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -49,8 +48,10 @@ class ObservingController:
         seen = self._seen.observe(cluster, now, monotonic, readings)
         self._grants = {name: grant for name, grant in self._grants.items() if name in cluster.gpu_nodes}
         governed = {name: self._as_if_governed(item) for name, item in cluster.gpu_nodes.items()}
+        # What would be committed is in no status: as before a cap's first one, no raise waits for it to say so.
+        caps = [replace(cap, status=msgspec.structs.replace(cap.status, committed_watts=None)) for cap in cluster.caps]
         self._if_governed = self._imagined.observe(
-            dataclasses.replace(cluster, gpu_nodes=governed), now, monotonic, readings
+            replace(cluster, gpu_nodes=governed, caps=caps), now, monotonic, readings
         )
         by_uid = {state.cap.uid: state for state in self._if_governed.caps.states}
         states = tuple(msgspec.structs.replace(state, if_governed=by_uid[state.cap.uid]) for state in seen.caps.states)
@@ -67,7 +68,9 @@ class ObservingController:
     def step(self, cycle: PowerCycle) -> PowerInstructions:
         """The GPUNodes to be made, and the statuses of the caps that are due."""
         state, now, monotonic = cycle.state, cycle.now, cycle.monotonic
-        imagined = self._imagined.step(replace(cycle, state=self.planned_on(state), status_writes=()))
+        # Of its statuses none is ever sent, and so none may be on its way.
+        unsent = {cap.uid for cap in state.cluster.caps}
+        imagined = self._imagined.step(replace(cycle, state=self.planned_on(state), status_writes=unsent))
         missing = tuple(send for send in imagined.sends if send.node.gpu_node is None)
         for send in imagined.sends:
             if send.node.gpu_node is not None:

@@ -47,7 +47,8 @@ class Bench:
 
     def __init__(self, nodes: Sequence[str] = "ab", controller: Any = None) -> None:
         self.time = 0.0
-        self.reads = 0
+        self.reads, self.caps_stand = 0, False
+        self.pods_run = True
         self.nodes = nodes
         self.controller = controller or ObservingController(1, PowerSettings())
         self.gpu_nodes: dict[str, GpuNode] = {}
@@ -60,13 +61,13 @@ class Bench:
             self.gpu_nodes[name] = gpu_node_view(name, grant(GPUS * FLOOR))
 
     def cluster(self, *caps: PowerCap) -> ClusterState:
-        self.reads += 1
+        self.reads += not self.caps_stand
         return ClusterState(
             jobs={},
             caps=[in_version(cap, 100 + self.reads) for cap in caps],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(name) for name in self.nodes],
-            pods=[running_pod(f"foreign-{name}", name, gpus=4) for name in self.nodes],
+            pods=[running_pod(f"foreign-{name}", name, gpus=4) for name in self.nodes if self.pods_run],
             incarnations={},
             pods_of={},
             reports_of={},
@@ -168,6 +169,24 @@ def test_it_follows_a_cap_that_changes_again() -> None:
         would_come_to.append(sum(info.power.committed.limit_milliwatts for info in state.nodes.values()) // 1000)
     assert would_come_to[0] <= 3000 < would_come_to[1] <= 6000
     assert would_come_to[2] <= 2000
+
+
+@pytest.mark.parametrize("limits", [None, GPUS * FLOOR], ids=["observed", "governed before"])
+def test_what_would_be_granted_waits_for_no_status_that_says_so(limits: int | None) -> None:
+    """None does: what is written says what stands, and that goes on as it is when pods come."""
+    bench = Bench()
+    bench.caps_stand = True
+    for name in "ab":
+        bench.gpu_nodes[name] = gpu_node_view(name, grant(GPUS * FLOOR), limits=limits)
+    committed = 2 * GPUS * (DEFAULT if limits is None else FLOOR) // 1000
+    cap = cap_view(watts=6000, foreignPods="Limit", status={"effectiveWatts": 6000, "committedWatts": committed})
+    would_come_to = []
+    for bench.pods_run in (False, True):
+        for _ in range(5):
+            bench.cycle(cap)
+        state = bench.controller.planned_on(bench.controller.observe(bench.cluster(cap), NOW, bench.time))
+        would_come_to.append(sum(info.power.committed.limit_milliwatts for info in state.nodes.values()))
+    assert would_come_to == [2 * GPUS * FLOOR, 2 * 4 * (FLOOR + DEFAULT)]
 
 
 def imagined(bench: Bench, node: str = "a") -> NodeInfo:
