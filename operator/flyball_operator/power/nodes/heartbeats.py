@@ -19,7 +19,7 @@ REPORTS_OF_A_CLOCK_SET_BACK = 3
 # Of the time that a silence may last, so much may have passed since a grant was sent whose acknowledgement then says how
 # late reports come (docs/power-safety.md: "Reports take less than 45 s"): its agent would else seem silent for ever after.
 SHARE_OF_AN_ANSWER = 0.6
-# Of the grants that a node has not answered, so many are remembered, the first; for later ones the last of them stands.
+# Of the grants that a node has not answered, so many are remembered: the first and the last; for those between the first.
 MOST_GRANTS_REMEMBERED = 16
 
 
@@ -82,9 +82,8 @@ class _Pulse(Struct):
         if answer is None or answer.boot_id != status.boot_id:
             return None
         # What is later than all that was sent was acknowledged to a GPUNode before this one.
-        every = len(self.sent) < MOST_GRANTS_REMEMBERED
         answered = [at for version, at in self.sent.items() if version <= answer.version]
-        if not answered or (every and answer.version > max(self.sent)):
+        if not answered or answer.version > max(self.sent):
             return None
         self.sent = {version: at for version, at in self.sent.items() if version > answer.version}
         first, self.answered_boot = self.answered_boot != answer.boot_id, answer.boot_id
@@ -145,8 +144,10 @@ class Heartbeats:
         """A grant is sent to that node now; with the first one its GPUNode is made."""
         pulse = self._pulses.get(name)
         sent = self._sent.setdefault(name, {}) if pulse is None else pulse.sent
-        if len(sent) < MOST_GRANTS_REMEMBERED:
-            sent.setdefault(version, monotonic)
+        sent.setdefault(version, monotonic)
+        if len(sent) > MOST_GRANTS_REMEMBERED:
+            _, second, *_ = sent
+            del sent[second]
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:
         """The nodes without a report for too long or since their last sign, with the seconds since the last one."""

@@ -269,9 +269,21 @@ def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_
     for generation in range(1, 1000):
         beats.sent("a", GrantVersion(2, generation), float(generation))
     assert len(beats._pulses["a"].sent) == MOST_GRANTS_REMEMBERED
-    assert silent_after(beats, {"a": answered(5990.0, 999)}, 1000.0) == {}
+    between = generation - MOST_GRANTS_REMEMBERED + 1  # counts as the first one, after which no report may come so late
+    assert silent_after(beats, {"a": answered(5990.0, between)}, 1000.0) == {}
     assert beats.next_silence_seconds(1000.0) == 75.0
-    assert silent_after(beats, {"a": answered(6020.0, 999)}, 1030.0) == {}
+    assert silent_after(beats, {"a": answered(6020.0, between)}, 1030.0) == {}
+
+
+def test_of_a_node_that_has_answered_nothing_for_long_the_next_answer_too_was_made_when_it_was_asked_for() -> None:
+    """It was away, a cap that moved has had it granted something again and again, and it comes back by a boot."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 0.0)
+    for generation in range(1, 2 * MOST_GRANTS_REMEMBERED):
+        beats.sent("a", GrantVersion(2, generation), 100.0 * generation)
+    asked = 100.0 * generation
+    assert silent_after(beats, {"a": answered(20.0, generation, boot_id="boot-2")}, asked + 30.0) == {}
+    assert beats.next_silence_seconds(asked + 30.0) == 45.0
 
 
 @pytest.mark.parametrize(("seen", "believed_until"), [(145.0, 175.0), (145.5, 220.5)])
