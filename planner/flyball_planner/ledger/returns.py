@@ -228,7 +228,7 @@ class Stepper:
 
     def _withdrawal(self, candidate: Candidate) -> int | None:
         now, job = candidate.option, candidate.job
-        if now is None or self._bound(candidate) or now.gpus <= candidate.ladder[0]:
+        if now is None or not candidate.ladder or self._bound(candidate) or now.gpus <= candidate.ladder[0]:
             return None
         as_it_wants = job.objective is Objective.TIME or _too_late(candidate)
         as_it_wants |= job.objective is Objective.BALANCED and not candidate.dated

@@ -244,6 +244,19 @@ def test_memory_and_batch_bound_the_sizes() -> None:
     )
 
 
+@pytest.mark.parametrize("objective", Objective)
+def test_a_job_that_is_left_no_size_which_its_memory_allows_stays_and_keeps_nobody_from_a_plan(
+    objective: Objective,
+) -> None:
+    """It runs on all that it may have, and then others of its namespace leave it less of their quota."""
+    before = ClusterSnapshot(nodes(2), (job("a", 1, 4, max_local_batch_size=16, objective=objective), job("b", 2)))
+    made = plan(before)
+    assert sizes(made) == {"a": 4, "b": 2}
+    running = in_force(before, made)
+    left = tuple(replace(each, gpus_max=min(2, each.gpus_max)) for each in running.jobs)
+    assert sizes(plan(replace(running, jobs=(*left, job("c", 2))))) == {"a": 4, "b": 2, "c": 2}
+
+
 def test_rigid_jobs_run_at_their_size_or_not_at_all() -> None:
     made = plan(ClusterSnapshot(nodes(1), (job("a", 4), job("b", 8), job("c", 4))))
     assert sizes(made) == {"a": 0, "b": 8, "c": 0}, "the eight are done first"
