@@ -87,11 +87,11 @@ def resource_quota_bounds(
         order = sorted(concerned, key=lambda job: (-job.spec.priority, job.created, job.name))
         hard = quota.hard - foreign_gpus.get(place, 0)
         given = handed_out(order, hard)
-        left = max(0, hard - sum(job.spec.gpus.min for job in order if job.uid in given))
+        left = max(0, hard - sum(_fewest(job) for job in order if job.uid in given))
         for job in order:
             bound = QuotaBound(given.get(job.uid), by=f"ResourceQuota {quota.name}")
             if job.uid not in given:
-                needs, of_what = _gpus(job.spec.gpus.min), f"the {quota.hard} of ResourceQuota {quota.name}"
+                needs, of_what = _gpus(_fewest(job)), f"the {quota.hard} of ResourceQuota {quota.name}"
                 words = f"needs {needs}, and of {of_what} {left} are left"
                 bound = QuotaBound(refusal=Refusal(QUOTA_EXCEEDED, words))
             bounds[job.uid] = bounds.get(job.uid, NO_BOUND) & bound
@@ -147,16 +147,25 @@ def _bounds_of(
     return bounds
 
 
+def _fewest(job: EnergyAwareJob) -> int:
+    """The fewest GPUs that a job can run on: its smallest size of which each holds its part of the batch."""
+    training, gpus = job.spec.training, job.spec.gpus.min
+    each = training.max_local_batch_size or training.global_batch_size
+    while gpus * each < training.global_batch_size and 2 * gpus <= job.spec.gpus.max:
+        gpus *= 2
+    return gpus
+
+
 def _smallest(job: EnergyAwareJob, fixed: Mapping[str, int]) -> int:
     """The GPUs that a job has at the least, if it has any."""
-    return max(job.spec.gpus.min, fixed.get(job.uid, 0))
+    return max(_fewest(job), fixed.get(job.uid, 0))
 
 
 def _too_few(job: EnergyAwareJob, hard: int, left: int, of_what: str) -> QuotaBound:
     """That a job needs more GPUs than the smallest sizes of those before it leave of a quota."""
-    words = f"needs {_gpus(job.spec.gpus.min)}, and of the {hard} {of_what} {max(0, left)} are left"
-    if job.spec.gpus.min > hard:
-        words = f"needs {_gpus(job.spec.gpus.min)}, and there are only the {hard} {of_what}"
+    words = f"needs {_gpus(_fewest(job))}, and of the {hard} {of_what} {max(0, left)} are left"
+    if _fewest(job) > hard:
+        words = f"needs {_gpus(_fewest(job))}, and there are only the {hard} {of_what}"
     return QuotaBound(refusal=Refusal(QUOTA_EXCEEDED, words))
 
 

@@ -59,6 +59,17 @@ def test_a_size_that_cannot_change_now_counts_whole() -> None:
     assert found["new"].refusal is not None
 
 
+def test_a_job_gets_as_many_as_its_batch_needs_or_none() -> None:
+    """With fewer it could not run, and where it runs already it would go on beside what others get of the same quota."""
+    jobs = [job("large", 2, 16, training={"globalBatchSize": 256, "maxLocalBatchSize": 40}), job("new")]
+    found = bounds(jobs, quota(gpus=8), held={"uid-large": 8})
+    assert found["large"] == QuotaBound(8)
+    assert words(found["new"]) == "needs 1 GPU, and of the 8 GPUs of EnergyQuota team 0 are left"
+    found = bounds([jobs[0], job("new", priority=1)], quota(gpus=8), held={"uid-large": 8})
+    assert words(found["large"]) == "needs 8 GPUs, and of the 8 GPUs of EnergyQuota team 7 are left"
+    assert found["new"] == QuotaBound(8)
+
+
 def test_a_job_that_never_fits_is_told_so() -> None:
     found = bounds([job("large", 8, 8)], quota(gpus=4))
     assert words(found["large"]) == "needs 8 GPUs, and there are only the 4 GPUs of EnergyQuota team"
