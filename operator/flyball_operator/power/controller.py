@@ -143,7 +143,7 @@ class PowerController:
             readings,
             cluster.wanted_gpus,
             cluster.clock_ahead_seconds,
-        ).with_unseen(self._cap_statuses.update_sent(cluster.caps, monotonic))
+        ).with_unseen(self._cap_statuses.update_sent(cluster.caps, monotonic - cluster.age_seconds))
         self._cut_yield.update(caps.states, monotonic)
         return PowerState(
             cluster,

@@ -423,6 +423,23 @@ def test_a_status_on_its_way_counts_as_said_until_a_copy_shows_what_became_of_it
     assert bench.sent(with_status(seen, more.status)) == [("a", 1600)]
 
 
+@pytest.mark.parametrize("age_seconds", [0.0, 80.0])
+@pytest.mark.parametrize(("later", "raised"), [(90.0, []), (90.1, [("a", 1600)])])
+def test_so_it_does_as_long_as_the_copy_that_lacks_it_may_be_from_before_it_was_taken(
+    age_seconds: float, later: float, raised: list[tuple[str, int]]
+) -> None:
+    bench = Bench(stale_after_seconds=90.0, report_timeout_seconds=1000.0)
+    bench.caps_stand = True
+    told: dict[str, Any] = {"effectiveWatts": 4800, "committedWatts": 4800, "epoch": 1, "observedGeneration": 1}
+    read = cap_view("row", watts=4800, status=told)
+    bench.wants("a", 100)
+    bench.wants("b", 100)
+    assert bench.step(read).cap_statuses
+    bench.wants("a", 200)
+    bench.age_seconds, bench.time = age_seconds, age_seconds + later
+    assert bench.sent(read) == raised
+
+
 def test_nothing_is_raised_while_a_status_calls_an_earlier_spec_enforced() -> None:
     """It claims its watts of the nodes that the cap selected then: whoever is let go would take them along."""
     bench = Bench()

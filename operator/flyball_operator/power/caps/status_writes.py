@@ -29,8 +29,8 @@ class CapStatuses:
     is committed, and where another leader wrote the last one; figures that move by themselves at most once per
     `interval_seconds`, watts that rise `RISE_SHARE` of it after the last write.
 
-    What was sent counts as said until a copy shows whether it was taken, which none does that is older than
-    `stale_after_seconds`: a status is written over the version of its cap that was read, or not at all."""
+    What was sent counts as said until a copy shows whether it was taken, or is still without it as of
+    `stale_after_seconds` later: a status is written over the version of its cap that was read, or not at all."""
 
     def __init__(self, interval_seconds: float, epoch: int, stale_after_seconds: float) -> None:
         self._epoch = epoch
@@ -39,14 +39,14 @@ class CapStatuses:
         self._written_at: dict[str, float] = {}  # by the cap's uid
         self._sent: dict[str, SentWatts] = {}  # by the cap's uid
 
-    def update_sent(self, caps: Iterable[PowerCap], monotonic: float) -> Mapping[str, SentWatts]:
-        """Forget what the `caps` as they are read now show, or would; gives what statuses may say beside it, by uid."""
+    def update_sent(self, caps: Iterable[PowerCap], read_at: float) -> Mapping[str, SentWatts]:
+        """Forget what the `caps` as they were at `read_at` show, or would; gives what else statuses may say, by uid."""
         self._sent = {
             cap.uid: sent
             for cap in caps
             if (sent := self._sent.get(cap.uid)) is not None
             and sent.over_version == cap.metadata.resource_version
-            and monotonic - sent.at <= self._stale_after_seconds
+            and read_at - sent.at <= self._stale_after_seconds
         }
         return self._sent
 
