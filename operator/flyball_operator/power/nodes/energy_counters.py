@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import DriverSession, GpuNode
+from flyball_api.reading import MAX_INTEGER
 from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, of_nodes
 
 from flyball_operator.power.nodes.info import NodeInfo
@@ -86,13 +87,17 @@ class EnergyCounters:
         return Drawn(joules, sum(part.joules * part.seconds for part in parts) / joules)
 
     def total(self, names: Iterable[str]) -> CounterSum | None:
-        """The sum of the nodes' counters; None where there is a GPU without one."""
+        """The sum of the nodes' counters; None where there is a GPU without one, or they lie: a status with more than an
+        integer of the API would be refused, and with it what it says of its cap."""
         found = [self._seen.get(name) for name in sorted(names)]
         seen = [node for node in found if node is not None and node.complete]
         if len(seen) < len(found):
             return None
+        millijoules = sum(node.millijoules for node in seen)
+        if millijoules > MAX_INTEGER:
+            return None
         of = hashlib.sha256(b"".join(node.of for node in seen)).hexdigest()[:DIGEST_CHARACTERS]
-        return CounterSum(sum(node.millijoules for node in seen), of)
+        return CounterSum(millijoules, of)
 
     def _update(self, name: str, info: NodeInfo, report: GpuNode, monotonic: float) -> None:
         before = self._seen.get(name)

@@ -622,6 +622,16 @@ def test_a_counter_that_lies_in_the_time_without_a_leader_spends_no_more_than_it
     assert site.charged() == pytest.approx(10_000 + 160.0 * 2 * 8 * 400, abs=1000.0)
 
 
+@pytest.mark.parametrize(("millijoules", "counted"), [(2**63 - 1, 2**63 - 1), (2**63, None)])
+def test_counters_that_lie_make_no_status_that_the_api_server_refuses(millijoules: int, counted: int | None) -> None:
+    """What it says of its cap could not be withdrawn any more."""
+    site = Counted()
+    site.nodes = {"b": holding("b", 100, devices=[{**raw_device(0), "energyMillijoules": 2**63 - 8}])}
+    site.nodes["a"] = holding("a", 100, devices=[{**raw_device(0), "energyMillijoules": millijoules - 2**63 + 8}])
+    assert site.publish(site.read())["energyPeriod"].get("countedMillijoules") == counted
+    assert site.read().energy_period is not None
+
+
 def test_a_node_whose_gpu_node_is_gone_is_charged_once_and_never_again() -> None:
     site = Counted()
     site.read()
