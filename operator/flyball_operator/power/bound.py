@@ -17,6 +17,10 @@ from msgspec import Struct, field
 
 NOTHING = PowerBound()
 NEVER = GrantVersion()  # before every version
+# The most that a grant can say of a node (crds/gpunodes.yaml); no machine draws as much.
+MOST_OF_A_NODE = NodeMilliwatts(1_000_000_000)
+# An agent that acknowledges so many grants more than its leader has sent lies: the numbers would come to an end.
+MOST_GRANTS_UNKNOWN = 1_000_000
 
 
 def committed_bound(
@@ -36,6 +40,7 @@ def committed_bound(
     defaults, but somebody may have raised them since.
     """
     sent = NOTHING if grant is None else grant.committed | grant.bound
+    largest = min(largest, MOST_OF_A_NODE)
     if acknowledged is None or acknowledged.session != session:
         return sent | PowerBound(largest, largest)
     if acknowledged.version > (NEVER if grant is None else grant.version) or acknowledges_another(grant, acknowledged):
@@ -49,7 +54,7 @@ def committed_bound(
         # A brake may have lowered it: to what the agent says that it holds itself to until a later grant, no further.
         bound = acknowledged.bound_milliwatts
         allowed = grant.bound if bound is None else grant.bound.at_most(bound)
-    read_back = max(acknowledged.limits_milliwatts, read_back_since) + unseen
+    read_back = min(max(acknowledged.limits_milliwatts, read_back_since) + unseen, MOST_OF_A_NODE)
     above = NodeMilliwatts(max(0, read_back - allowed.limit_milliwatts))
     # Nobody has predicted what is drawn above the grant: all of it may be.
     return allowed + PowerBound(above, above)
@@ -82,7 +87,8 @@ class NodePower(Struct, frozen=True):
     def next_generation(self, epoch: int) -> int:
         """The generation of the next grant under the leader epoch `epoch`: above every one used before it."""
         sent = self.sent_generation if self.grant is None else self.grant.generation
-        return max(sent, self.accepted.generation if self.accepted.epoch == epoch else 0) + 1
+        accepted = self.accepted.generation if self.accepted.epoch == epoch else 0
+        return (max(sent, accepted) if accepted - sent <= MOST_GRANTS_UNKNOWN else sent) + 1
 
 
 class JumpReserve(Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, RoundTime, read_gpu_node
+from flyball_api.grant import grant_spec
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
 from flyball_operator.cluster.outcome import Outcome
@@ -32,6 +33,7 @@ from flyball_operator.power.patience import (
 from flyball_operator.settings import Settings
 from flyball_planner.snapshot import JobDecision
 
+from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import (
     A100,
     NOW,
@@ -962,6 +964,29 @@ def test_a_cut_goes_through_where_the_api_server_refuses_the_entries_of_a_node()
     assert (others.foreign_gpus, others.foreign_power_limit_milliwatts) == (8, 100_000)  # the agent cuts all of them
     assert not bench.controller.handle(Answered("a", Outcome.REFUSED, second))  # nothing is left to leave out
     assert bench.step(row(1000)).sends[0].grant.jobs == ()
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "limits", "devices", "left"),
+    [
+        ((1, 2**63 - 1), 2400_000, 8, 1000_000),
+        ((1, 10**15), 2400_000, 8, 1000_000),
+        ((1, 1), 10**9, 4, 2400_000),  # four at the defaults to which a reset puts them
+    ],
+    ids=["the last number", "the last that a grant may have", "the most watts, and fewer GPUs"],
+)
+def test_whatever_is_acknowledged_falsely_the_api_server_takes_the_next_cut(
+    acknowledged: tuple[int, int], limits: int, devices: int, left: int
+) -> None:
+    """By whoever has the agent's token; the agent itself takes what is above its own last grant."""
+    bench = Bench("a")
+    standing = grant(3000_000)
+    raw = raw_gpu_node("a", standing, limits=limits, devices=devices, acknowledged=acknowledged)
+    bench.gpu_nodes["a"] = read_gpu_node(raw)
+    (send,) = bench.step(row(1000)).sends
+    assert_valid("GPUNode", "spec", grant_spec(send.grant))
+    assert send.grant.version > standing.version
+    assert send.grant.bound.limit_milliwatts == left
 
 
 def test_other_entries_are_tried_anew() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits
 from flyball_api.values.units import MilliwattsPerGpu, NodeMilliwatts
-from flyball_operator.power.bound import JumpReserve, NodePower
+from flyball_operator.power.bound import MOST_GRANTS_UNKNOWN, JumpReserve, NodePower
 from flyball_operator.power.grants.admission import (
     AdmittedReserve,
     GrantAdmission,
@@ -288,6 +288,8 @@ def test_a_first_grant_is_covered_by_the_defaults_that_a_node_starts_at() -> Non
         ((3, 9), (3, 2), 3, 10),
         ((2, 9), (2, 9), 3, 10),  # counts on through epochs
         (None, (2, 9), 3, 1),
+        ((3, 2), (3, 2 + MOST_GRANTS_UNKNOWN), 3, 3 + MOST_GRANTS_UNKNOWN),
+        ((3, 2), (3, 3 + MOST_GRANTS_UNKNOWN), 3, 3),  # nobody has sent so many
     ],
 )
 def test_generations_pass_whatever_was_sent_or_accepted(
