@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from flyball_api.names import ANNOTATION_ALLOCATION, GROUP, LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
-from flyball_api.reading import MAX_INTEGER, ApiStruct, read_object
+from flyball_api.reading import ApiStruct, read_object
 from flyball_api.workloads.metadata import Metadata, ObjectCondition
 from flyball_api.workloads.pod import PodView
 from flyball_api.workloads.resources import count
@@ -26,8 +26,10 @@ class _Job(ApiStruct, frozen=True):
     status: _JobStatus = _JobStatus()
 
 
-# Of fewer than one GPU no grant could be made: the API server would refuse all that its node is sent, cuts among them.
-Gpus = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+# As many as a job may have (crds/energyawarejobs.yaml). Of fewer than one GPU no grant could be made: the API server would
+# refuse all that its node is sent, cuts among them; and too many make no plan.
+MAX_GPUS = 65_536
+Gpus = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
 Placement = tuple[tuple[str, Gpus], ...]  # node and GPUs of each rank
 
 
