@@ -21,6 +21,9 @@ CHECK_AGAIN_SECONDS = 5.0
 # For so long a template with which nothing is wrong stands for others like it: policies may change.
 PASSED_SECONDS = 300.0
 MAX_PASSED = 4096
+# Of so many bytes of specs it is found out in one cycle which are alike; a template may be a megabyte, for which it takes some
+# milliseconds, and a cut that comes meanwhile waits.
+MOST_BYTES_COMPARED = 8 * 2**20
 
 
 class TemplateChecks:
@@ -29,12 +32,14 @@ class TemplateChecks:
     def __init__(self) -> None:
         # Those with which nothing is wrong, and since when; the oldest first.
         self._passed: OrderedDict[bytes, float] = OrderedDict()
+        self._alike: dict[str, tuple[int, bytes]] = {}  # of those that wait for a check: generation and digest, by uid
 
     def step(
         self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
     ) -> list[EnergyAwareJob]:
         """The jobs whose templates to check now: not those that are about to be made anyway (`acting`, by uid)."""
         found: dict[bytes, EnergyAwareJob] = {}
+        before, self._alike, compared = self._alike, {}, 0
         for job in jobs:
             view, record = job.view, records[job.view.uid]
             if job.step.current is not None or view.uid in acting:
@@ -43,7 +48,14 @@ class TemplateChecks:
             new = record.checked_generation != view.generation and monotonic >= record.check_at
             if not again and (not new or job.memory.refusal is not None):
                 continue
-            alike = _digest(view)
+            known = before.get(view.uid)
+            if known is None or known[0] != view.generation:
+                if compared >= MOST_BYTES_COMPARED:
+                    continue  # its turn comes
+                digest, size = _digest(view)
+                known, compared = (view.generation, digest), compared + size
+            self._alike[view.uid] = known
+            alike = known[1]
             if not again and monotonic - self._passed.get(alike, float("-inf")) < PASSED_SECONDS:
                 record.checked_generation = view.generation
             else:
@@ -64,13 +76,14 @@ class TemplateChecks:
             record.note_refused(job, result.invalid, monotonic)
         else:
             record.invalid = ""
-            alike = _digest(job)
+            alike, _ = _digest(job)
             self._passed[alike] = monotonic
             self._passed.move_to_end(alike)
             if len(self._passed) > MAX_PASSED:
                 self._passed.popitem(last=False)
 
 
-def _digest(job: EnergyAwareJob) -> bytes:
-    """The same for jobs whose Jobs differ in names alone."""
-    return blake2b(msgspec.json.encode((job.namespace, job.spec)), digest_size=16).digest()
+def _digest(job: EnergyAwareJob) -> tuple[bytes, int]:
+    """The same for jobs whose Jobs differ in names alone, and of how many bytes it is."""
+    encoded = msgspec.json.encode((job.namespace, job.spec))
+    return blake2b(encoded, digest_size=16).digest(), len(encoded)

@@ -13,7 +13,13 @@ from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import FIRST_REFUSAL_SECONDS, LONGEST_REFUSAL_SECONDS
 from flyball_operator.jobs.steps.record import JobRecord
 from flyball_operator.jobs.steps.step import LiveJob
-from flyball_operator.jobs.steps.template_checks import CHECK_AGAIN_SECONDS, MAX_PASSED, PASSED_SECONDS, TemplateChecks
+from flyball_operator.jobs.steps.template_checks import (
+    CHECK_AGAIN_SECONDS,
+    MAX_PASSED,
+    MOST_BYTES_COMPARED,
+    PASSED_SECONDS,
+    TemplateChecks,
+)
 
 from tests.support.operator_objects import NOW, job_view, raw_job
 
@@ -62,6 +68,17 @@ def test_others_are_asked_about_themselves() -> None:
     asked.submit("b", gpus={"min": 2, "max": 2})
     asked.submit("c", namespace="other")
     assert asked.due() == ["a", "b", "c"]
+
+
+def test_megabytes_of_templates_are_compared_over_several_cycles_and_once() -> None:
+    """Whoever may create jobs has a cut wait for no more of them than that."""
+    asked, names, size = Asked(), [f"job-{number}" for number in range(20)], 2**20
+    for name in names:
+        asked.submit(name, template={"metadata": {"annotations": {"of": name, "text": "x" * size}}})
+    at_once = MOST_BYTES_COMPARED // size
+    assert [len(asked.due()) for _ in range(4)] == [at_once, 2 * at_once, len(names), len(names)]
+    asked.answer(names[0], DONE)
+    assert asked.due() == names[1:]
 
 
 def test_what_is_refused_is_said_of_each_in_its_own_words() -> None:
