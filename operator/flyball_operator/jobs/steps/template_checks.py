@@ -21,8 +21,8 @@ CHECK_AGAIN_SECONDS = 5.0
 # For so long a template with which nothing is wrong stands for others like it: policies may change.
 PASSED_SECONDS = 300.0
 MAX_PASSED = 4096
-# Of so many bytes of specs it is found out in one cycle which are alike; a template may be a megabyte, for which it takes some
-# milliseconds, and a cut that comes meanwhile waits.
+# Of so many bytes of specs it is found out in one cycle which are alike: a template may be a megabyte, for which it takes
+# some milliseconds, and a cut that comes meanwhile waits.
 MOST_BYTES_COMPARED = 8 * 2**20
 
 
