@@ -306,7 +306,7 @@ class Watches:
         """The highest epoch under which any node was ever commanded, as far as the local copy knows.
 
         After the API server's store was restored from a backup only the agents know of the epochs since. What they report
-        counts within reason: epochs are 32-bit numbers in the Lease, and no single node may use them up.
+        counts within reason: epochs are 32-bit numbers in the Lease, which no single node may use up at once.
         """
         gpu_nodes = list(self.gpu_nodes)
         granted = max((item.grant.epoch for item in gpu_nodes if item.grant is not None), default=0)
