@@ -30,7 +30,7 @@ from flyball_testbed.realnode.nvidia_runtime import LIBRARY
 
 DEFAULT_GPUS_PER_NODE = 4
 MAX_NODES = 9
-READY_TIMEOUT_SECONDS = 120.0
+READY_TIMEOUT_SECONDS = 240.0
 STATE_FILE = "nodes.json"
 KUBE_PROXY_BINDING = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
