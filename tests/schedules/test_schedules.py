@@ -207,17 +207,6 @@ def test_a_first_acknowledgement_that_a_new_leader_sees_late_keeps_no_claim_aliv
     )
 
 
-def test_a_first_acknowledgement_of_a_gpu_node_that_its_leader_has_made_keeps_no_claim_alive() -> None:
-    """So it is where a node joins, or all do: the leader saw late what it had made, and the acknowledgement with it."""
-    late = "watches bring everything late"
-    assert not violation_of(
-        fault(0.01, late, "0", 0.5, 3),
-        fault(0.01, late, "1", 0.5, 3),
-        fault(0.03, "driver reload while the agent is away", "b", 20.0),
-        beginning=Beginning((5, 5, 5), (False,) * 3, ((100, 1.0),) * (len(NODES) * GPUS)),
-    )
-
-
 def test_an_out_of_band_cap_in_place_of_a_lower_one_is_nobodys_command() -> None:
     """Below both, another hand has set what its agent cannot read."""
     assert not violation_of(

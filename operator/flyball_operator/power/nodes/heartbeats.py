@@ -109,7 +109,6 @@ class Heartbeats:
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._pulses: dict[str, _Pulse] = {}
-        self._sent: dict[str, dict[GrantVersion, float]] = {}  # when, to nodes whose GPUNode has not been seen yet
 
     def update(
         self,
@@ -122,8 +121,7 @@ class Heartbeats:
         for name, gpu_node in gpu_nodes.items():
             pulse = self._pulses.get(name)
             if pulse is None:
-                pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, sent=self._sent.pop(name, {}))
-                _take_in(pulse, gpu_node, monotonic, SHARE_OF_AN_ANSWER * self._timeout_seconds)
+                pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
             elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
                 # Whenever it is seen: what was made before the silence was too long does not end it.
                 pulse.doubt_silence(self._timeout_seconds, monotonic)
@@ -136,14 +134,13 @@ class Heartbeats:
                 self._pulses[name].doubted_at = monotonic
             else:
                 del self._pulses[name]
-        self._sent = {
-            name: sent for name, sent in self._sent.items() if monotonic - max(sent.values()) <= self._timeout_seconds
-        }
 
     def sent(self, name: str, version: GrantVersion, monotonic: float) -> None:
-        """A grant is sent to that node now; with the first one its GPUNode is made."""
+        """A grant is sent to that node now; one with which its GPUNode is made shows nothing of how long reports take."""
         pulse = self._pulses.get(name)
-        sent = self._sent.setdefault(name, {}) if pulse is None else pulse.sent
+        if pulse is None:
+            return  # its agent may come as late as its image: that would be taken for how long reports take
+        sent = pulse.sent
         sent.setdefault(version, monotonic)
         if len(sent) > MOST_GRANTS_REMEMBERED:
             _, second, *_ = sent

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from flyball_api.gpu_node import Acknowledgement, GpuNode, GpuNodeStatus, RoundTime
+from flyball_api.gpu_node import Acknowledgement, GpuNode, RoundTime
 from flyball_api.grant import GrantVersion
 from flyball_api.values.units import NodeMilliwatts
 from flyball_operator.power.nodes.heartbeats import CLOCK_RATES_DIFFER, MOST_GRANTS_REMEMBERED, Heartbeats
@@ -190,19 +190,6 @@ def test_what_a_leader_is_answered_first_was_made_when_it_asked() -> None:
     assert silent_after(beats, {"a": answered(5026.0, 1)}, 140.0) == {}
     assert beats.next_silence_seconds(140.0) == 35.0
     assert silent_after(beats, {"a": answered(5026.0, 1)}, 175.5) == {"a": 75.5}
-
-
-@pytest.mark.parametrize("seen_before", [False, True], ids=["seen with its answer", "seen without before"])
-def test_what_a_node_answers_whose_gpu_node_the_leader_has_made_was_made_when_it_asked(seen_before: bool) -> None:
-    beats = Heartbeats(75.0)
-    silent_after(beats, {}, 100.0)
-    beats.sent("a", GrantVersion(2, 1), 100.0)
-    silent_after(beats, {}, 110.0)
-    if seen_before:
-        silent_after(beats, {"a": replace(made(5000.0), status=GpuNodeStatus())}, 138.0)
-    assert silent_after(beats, {"a": answered(5001.0, 1)}, 140.0) == {}
-    assert beats.next_silence_seconds(140.0) == 35.0
-    assert silent_after(beats, {"a": answered(5001.0, 1)}, 175.5) == {"a": 75.5}
 
 
 def test_what_a_node_has_acknowledged_to_a_gpu_node_before_is_no_answer_to_what_was_sent_since() -> None:
