@@ -37,6 +37,11 @@ class Scene:
         assert not self.referee.violation
         self.referee.by_itself(by_hand, "drift", lambda: by_hand.set_power_limit_milliwatts(250_000))
 
+    def load_the_driver_anew(self) -> None:
+        """It raises the second, too, to 250 W."""
+        other = self.second.device
+        self.referee.by_itself(other, "reload", lambda: other.set_power_limit_milliwatts(250_000))
+
     def claim(self) -> None:
         says = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}]
         status = {"effectiveWatts": CLAIMED_WATTS, "committedWatts": CLAIMED_WATTS, "conditions": says}
@@ -97,8 +102,7 @@ def test_a_gpu_that_takes_no_limit_counts_no_more_than_its_node_had(
 ) -> None:
     """A driver load has raised both, and the grant has a new division: the one that is set gets what the other gives."""
     scene = Scene(loop)
-    other = scene.second.device
-    scene.referee.by_itself(other, "reload", lambda: other.set_power_limit_milliwatts(250_000))
+    scene.load_the_driver_anew()
     scene.set(scene.first, first)
     scene.report()
     assert (scene.referee.violation is None) is is_true
@@ -110,8 +114,7 @@ def test_what_a_gpu_that_takes_no_limit_had_is_its_agents_to_reckon_with_after_a
 ) -> None:
     """Nothing says what it has now, as where it cannot be read; the other is to leave it what was asked of it before."""
     scene = Scene(loop)
-    other = scene.second.device
-    scene.referee.by_itself(other, "reload", lambda: other.set_power_limit_milliwatts(250_000))
+    scene.load_the_driver_anew()
     scene.set(scene.first, first)
     for second in range(10):
         scene.report(made=float(second))

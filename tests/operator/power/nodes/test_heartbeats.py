@@ -194,12 +194,21 @@ def test_what_a_leader_is_answered_first_was_made_when_it_asked() -> None:
 
 def test_what_a_node_has_acknowledged_to_a_gpu_node_before_is_no_answer_to_what_was_sent_since() -> None:
     beats = Heartbeats(75.0)
-    silent_after(beats, {}, 100.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
     beats.sent("a", GrantVersion(2, 1), 100.0)
     silent_after(beats, {"a": answered(5001.0, 40, answer=1000.0)}, 101.0)
     beats.sent("a", GrantVersion(2, 41), 102.0)
     assert silent_after(beats, {"a": answered(5003.0, 41)}, 140.0) == {}
     assert beats.next_silence_seconds(140.0) == 37.0
+
+
+def test_the_grant_with_which_a_gpu_node_is_made_says_nothing_of_how_late_reports_come() -> None:
+    """Its agent may come as late as its image: it would seem silent between two reports, for minutes."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    assert silent_after(beats, {"a": answered(5040.0, 1)}, 140.0) == {}
+    assert beats.next_silence_seconds(140.0) == 75.0
 
 
 def test_what_a_leader_is_answered_first_after_a_boot_was_made_when_it_asked() -> None:
