@@ -9,18 +9,24 @@ from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.install import CRDS, install_api
 from flyball_testbed.parts import OPERATOR
 
-from tests.support.site_bench import Bench
+from tests.support.site_bench import GPU_NODES, GROUP, Bench
 
 LONG = 1_000_000
 
 
-def filled(bench: Bench, watts: int) -> None:
-    """The cap at these watts, which is let go as soon as it may be once it is deleted, with jobs that use them."""
+def make_filled_site(make_site: Callable[..., Bench]) -> tuple[Bench, int, int]:
+    """A site with a cap, which is let go as soon as it may be once it is deleted, and jobs that use it.
+
+    Beside it the cap's watts, and fewer.
+    """
+    bench = make_site(nodes=2)
+    watts, fewer = (int(bench.site.plan.max_watts * share) for share in (0.6, 0.45))
     bench.set_cap("site", watts, releaseSeconds=0)
     bench.wait_enforced("site", watts)
     for index in range(2):
         bench.submit(f"load-{index}", gpus=(1, 8), iterations=LONG, batch=512, objective="Time")
     bench.wait(lambda: bench.limits_watts() > 0.9 * watts, lambda: f"the cap in use: {bench.limits_watts()} W")
+    return bench, watts, fewer
 
 
 def delete_kind(bench: Bench, kind: str) -> str:
@@ -28,7 +34,7 @@ def delete_kind(bench: Bench, kind: str) -> str:
     crd = f"{CRDS}/{kind}.flyball.dev"
     bench.api.delete(crd)
     bench.wait(
-        lambda: all(map(is_deleted, bench.api.list_objects(f"/apis/flyball.dev/v1alpha1/{kind}"))),
+        lambda: all(map(is_deleted, bench.api.list_objects(f"{GROUP}/{kind}"))),
         lambda: f"every object of {kind} is deleted",
     )
     return crd
@@ -38,18 +44,11 @@ def is_deleted(raw: Json) -> bool:
     return "deletionTimestamp" in raw["metadata"]
 
 
-def give_the_word(bench: Bench, path: str) -> None:
-    bench.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
-
-
 @pytest.mark.long
 def test_caps_whose_kind_is_deleted_hold_and_can_be_cut_until_the_word_and_come_back_with_it(
     make_site: Callable[..., Bench],
 ) -> None:
-    bench = make_site(nodes=2)
-    full = bench.site.plan.max_watts
-    high, low = int(full * 0.6), int(full * 0.45)
-    filled(bench, high)
+    bench, _, low = make_filled_site(make_site)
     crd = delete_kind(bench, "powercaps")
     # Its time is over at once, and the operator goes on: it has seen what it cuts here.
     bench.api.patch(bench.cap_path("site"), {"spec": {"watts": low}})
@@ -59,7 +58,7 @@ def test_caps_whose_kind_is_deleted_hold_and_can_be_cut_until_the_word_and_come_
     held = bench.cap("site")
     assert held is not None
     assert held["metadata"]["finalizers"] == ["flyball.dev/hold"]
-    give_the_word(bench, bench.cap_path("site"))
+    bench.release(bench.cap_path("site"))
     bench.wait(lambda: bench.api.get_or_none(crd) is None, lambda: "the CRD gone with its last cap")
     bench.wait(lambda: bench.limits_watts() > low, lambda: "the watts of the released cap being used")
     install_api(bench.api)
@@ -74,10 +73,7 @@ def test_caps_whose_kind_is_deleted_hold_and_can_be_cut_until_the_word_and_come_
 def test_gpu_nodes_whose_kind_is_deleted_are_granted_and_counted_until_the_word_and_come_back_with_it(
     make_site: Callable[..., Bench],
 ) -> None:
-    bench = make_site(nodes=2)
-    full = bench.site.plan.max_watts
-    high, low = int(full * 0.6), int(full * 0.45)
-    filled(bench, high)
+    bench, high, low = make_filled_site(make_site)
     crd = delete_kind(bench, "gpunodes")
     before = [node["metadata"]["uid"] for node in bench.gpu_nodes()]
     assert len(before) == 2
@@ -86,7 +82,7 @@ def test_gpu_nodes_whose_kind_is_deleted_are_granted_and_counted_until_the_word_
     assert bench.limits_watts() <= low
     assert [node["metadata"]["uid"] for node in bench.gpu_nodes()] == before
     for node in bench.gpu_nodes():
-        give_the_word(bench, f"/apis/flyball.dev/v1alpha1/gpunodes/{node['metadata']['name']}")
+        bench.release(f"{GPU_NODES}/{node['metadata']['name']}")
     bench.wait(lambda: bench.api.get_or_none(crd) is None, lambda: "the CRD gone with its last GPUNode")
     install_api(bench.api)
     bench.wait(lambda: len(bench.gpu_nodes()) == 2, lambda: "GPUNodes anew")
@@ -100,9 +96,7 @@ def test_gpu_nodes_whose_kind_is_deleted_are_granted_and_counted_until_the_word_
 @pytest.mark.long
 def test_nothing_rises_where_caps_come_back_while_no_operator_runs(make_site: Callable[..., Bench]) -> None:
     """The way out that docs/operator.md gives."""
-    bench = make_site(nodes=2)
-    watts = int(bench.site.plan.max_watts * 0.45)
-    filled(bench, watts)
+    bench, watts, _ = make_filled_site(make_site)
     crd = delete_kind(bench, "powercaps")
     most = bench.limits_watts()
 

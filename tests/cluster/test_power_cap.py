@@ -105,7 +105,7 @@ def test_a_cap_that_is_deleted_holds_until_somebody_releases_it(bench: Bench) ->
     bench.set_cap("other", low - 1)  # what a deleted cap holds can still be cut
     bench.wait_enforced("other", low - 1)
     bench.set_cap("other", full)
-    bench.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+    bench.release(path)
     bench.wait(lambda: bench.cap("site") is None, lambda: f"the cap gone; it is {bench.cap('site')}")
     bench.wait(lambda: bench.limits_watts() > low, lambda: "the watts of the released cap being used")
     assert bench.overshoot_watts("site") == 0.0

@@ -109,11 +109,6 @@ def test_limits_that_a_new_load_of_the_driver_lifted_are_put_down_by_its_agent(b
     bench.wait_enforced("tight", watts)
 
 
-def release(bench: Bench) -> None:
-    """Give an SRE's word that the node is free of what it was granted."""
-    bench.api.patch(f"{GPU_NODES}/{NODE}", {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
-
-
 def test_nothing_rises_where_a_gpu_node_is_deleted(bench: Bench) -> None:
     watts = tight_watts(bench)
     bench.set_cap("tight", watts)
@@ -135,7 +130,7 @@ def test_nothing_rises_where_a_gpu_node_is_deleted(bench: Bench) -> None:
 
         bench.wait(acknowledged, lambda: f"the grant acknowledged: {gpu_node(bench)}")
     finally:
-        release(bench)
+        bench.release(f"{GPU_NODES}/{NODE}")
 
     def made_anew() -> bool:
         metadata = gpu_node(bench).get("metadata") or deleted["metadata"]
@@ -164,7 +159,7 @@ def test_a_node_that_loses_its_label_still_counts_in_its_row(bench: Bench) -> No
     status = bench.wait_enforced("row", 3000)["status"]
     assert status["nodes"] == 1
     assert status["committedWatts"] > 0
-    release(bench)
+    bench.release(f"{GPU_NODES}/{NODE}")
     counts(0)
     remembered = {"flyball.dev/former-labels", "flyball.dev/release"}
     bench.wait(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball_api.names import ANNOTATION_CONFIRM_WATTS
+from flyball_api.names import ANNOTATION_CONFIRM_WATTS, ANNOTATION_RELEASE
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site
@@ -275,6 +275,10 @@ class Bench:
         except TimeoutError as error:
             raise AssertionError(f"{what}; {error}") from error
 
+    def release(self, path: str) -> None:
+        """Give an SRE's word that a cap, or the node of a GPUNode, is to be let go."""
+        self.api.patch(path, {"metadata": {"annotations": {ANNOTATION_RELEASE: "true"}}})
+
     def clean(self) -> None:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
         self.set_quota()
@@ -283,7 +287,7 @@ class Bench:
         self.api.for_each(lambda raw: self.api.delete(self.path(raw["metadata"]["name"])), jobs)
         for path in map(self.cap_path, self.caps):
             if self.api.get_or_none(path) is not None:  # without the word it would be held for ten minutes
-                self.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+                self.release(path)
                 self.api.delete(path)
         for node, label in self.labelled:
             self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: None}}})

@@ -15,6 +15,7 @@ from flyball_api.energy_aware_job.status import EnergyAwareJobStatus, RecurringR
 from flyball_api.energy_aware_job.straggler import Straggler, read_straggler
 from flyball_api.names import ANNOTATION_STRAGGLER, LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
 from flyball_api.reading import InvalidObject, ObjectMeta, read_metadata, read_spec, read_status
+from flyball_api.values.bounds import least
 from flyball_api.values.conditions import StoredCondition
 from flyball_api.values.templates import problem_of_template
 
@@ -108,8 +109,7 @@ class EnergyAwareJob:
     @property
     def due(self) -> datetime | None:
         """By when it is to be done: its deadline, or the end of the time in which it may be put off."""
-        both = (self.spec.deadline, self.spec.flexible_until)
-        return min((instant for instant in both if instant is not None), default=None)
+        return least(self.spec.deadline, self.spec.flexible_until)
 
     @property
     def run(self) -> RecurringRun | None:

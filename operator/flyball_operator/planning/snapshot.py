@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import GpuReport
+from flyball_api.values.bounds import least
 from flyball_api.values.times import format_time
 from flyball_api.values.units import MILLIWATTS_PER_WATT, of_nodes
 from flyball_planner.models.job import JobModel
@@ -83,7 +84,7 @@ def job_state(
         throttled=spent and job.spec.energy.on_exhausted == "Throttle",
         clock_min_megahertz=job.spec.clocks.min_megahertz,
         clock_max_megahertz=job.spec.clocks.max_megahertz,
-        power_limit_max_watts=_least(job.spec.power_limit.max_watts, memory.watts_per_gpu),
+        power_limit_max_watts=least(job.spec.power_limit.max_watts, memory.watts_per_gpu),
         resizable=current is None or (job.elastic and memory.running and _size_is_old_enough(job, now, resized)),
         size_fixed=_size_fixed(job, memory, resized),
         bounded_by=memory.bounded_by,
@@ -235,10 +236,6 @@ def _lost_gpus(info: NodeInfo, held: int, now: datetime | None) -> int:
 def _lost_just_now(report: GpuReport, now: datetime | None) -> bool:
     since = next((item.last_transition_time for item in report.conditions if item.type == "Healthy"), None)
     return since is not None and now is not None and abs((now - since).total_seconds()) < LOST_AFTER_SECONDS
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 def lost_nodes(nodes: Mapping[str, NodeInfo], now: datetime, evacuate_after_seconds: float) -> frozenset[str]:

@@ -405,14 +405,19 @@ def test_no_status_leaves_out_a_raise_that_goes_in_the_place_of_one_that_waits_f
     assert committed["of-b"] == 2400, "what is sent now"
 
 
+def used_up_row(bench: Bench) -> PowerCap:
+    """A cap whose status calls all of it committed, while its nodes want no more than the least."""
+    bench.caps_stand = True
+    bench.wants("a", 100)
+    bench.wants("b", 100)
+    told: dict[str, Any] = {"effectiveWatts": 4800, "committedWatts": 4800, "epoch": 1, "observedGeneration": 1}
+    return cap_view("row", watts=4800, status=told)
+
+
 def test_a_status_on_its_way_counts_as_said_until_a_copy_shows_what_became_of_it() -> None:
     """It says of less that it is committed than the one that is read, and may be taken at any moment."""
     bench = Bench(stale_after_seconds=90.0, status_interval_seconds=5.0)
-    bench.caps_stand = True
-    told: dict[str, Any] = {"effectiveWatts": 4800, "committedWatts": 4800, "epoch": 1, "observedGeneration": 1}
-    read = cap_view("row", watts=4800, status=told)
-    bench.wants("a", 100)
-    bench.wants("b", 100)
+    read = used_up_row(bench)
     (write,) = bench.step(read).cap_statuses
     assert write.status.committed_watts == 1600
     bench.wants("a", 200)
@@ -431,11 +436,7 @@ def test_so_it_does_as_long_as_the_copy_that_lacks_it_may_be_from_before_it_was_
     age_seconds: float, later: float, raised: list[tuple[str, int]]
 ) -> None:
     bench = Bench(stale_after_seconds=90.0, report_timeout_seconds=1000.0)
-    bench.caps_stand = True
-    told: dict[str, Any] = {"effectiveWatts": 4800, "committedWatts": 4800, "epoch": 1, "observedGeneration": 1}
-    read = cap_view("row", watts=4800, status=told)
-    bench.wants("a", 100)
-    bench.wants("b", 100)
+    read = used_up_row(bench)
     assert bench.step(read).cap_statuses
     bench.wants("a", 200)
     bench.age_seconds, bench.time = age_seconds, age_seconds + later

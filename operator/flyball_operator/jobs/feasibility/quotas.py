@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from flyball_api.energy.quota import EnergyQuota
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.values.bounds import least
 from flyball_api.workloads import GpuQuota
 
 from flyball_operator.jobs.runs.memory import Refusal
@@ -35,10 +36,10 @@ class QuotaBound:
 
     def __and__(self, other: QuotaBound) -> QuotaBound:
         """What both leave."""
-        gpus_max = _least(self.gpus_max, other.gpus_max)
+        gpus_max = least(self.gpus_max, other.gpus_max)
         return QuotaBound(
             gpus_max,
-            _least(self.watts_per_gpu, other.watts_per_gpu),
+            least(self.watts_per_gpu, other.watts_per_gpu),
             self.refusal or other.refusal,
             self.by if gpus_max == self.gpus_max else other.by,
         )
@@ -199,10 +200,6 @@ def _watt_bounds(
     bounds = {uid: QuotaBound(size, hard // together, by=by) for uid, size in given.items()}
     bounds |= {job.uid: _too_few(job, most, left, of_what) for job in order if job.uid not in least}
     return bounds
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
 
 
 def _gpus(number: int) -> str:

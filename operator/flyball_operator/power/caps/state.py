@@ -11,6 +11,7 @@ from datetime import datetime
 
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus
+from flyball_api.values.bounds import least
 from flyball_api.values.conditions import has_condition
 from flyball_api.values.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
@@ -63,11 +64,6 @@ class SentWatts(Struct, frozen=True):
 
 
 NOTHING_SENT = SentWatts("", 0.0, None, None)
-
-
-def least(*watts: int | None) -> int | None:
-    """The least of the watts that are said; None where none are."""
-    return min((each for each in watts if each is not None), default=None)
 
 
 class CapState(Struct, frozen=True):
