@@ -7,7 +7,7 @@
 
 Each schedule is a cluster of its own in virtual time: two operators (their loop, leader's term, Lease, informers, executor,
 power controller), three nodes with their agents (rounds, enforcer, journal, status channel), an API server in memory, and 3
-to 14 faults of a random part of all kinds (docs/power-safety.md, "How it is tested"). A seed is always the same schedule.
+to 14 faults of a random part of all kinds (docs/proof.md). A seed is always the same schedule.
 At the first claim that is not true the schedule is shrunk to the fewest faults that still do it, its course is printed, and
 the status is 1. `--show` prints the course of one seed.
 

@@ -1,4 +1,4 @@
-"""Mutants that no test kills, each with the reason; docs/power-safety.md has the same list for readers."""
+"""Mutants that no test kills, each with the reason; docs/proof.md has the same list for readers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ After every step:
 3. A cap whose status says Enforced is kept by the limits that the hardware has.
 
 At the end, when the faults have ceased, everything comes to rest and every cap that can be met is enforced.
-`make mutants` shows that each guard of the controller is needed here or in the unit tests (docs/power-safety.md).
+`make mutants` shows that each guard of the controller is needed here or in the unit tests (docs/proof.md).
 """
 
 from __future__ import annotations
