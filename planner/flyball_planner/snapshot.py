@@ -211,6 +211,7 @@ class Admission(StrEnum):
     WAITING_FOR_GPUS = "WaitingForGpus"
     WAITING_FOR_BUDGET = "WaitingForBudget"
     PREEMPTED = "Preempted"
+    PLANNING_FAILED = "PlanningFailed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +263,26 @@ class Queue:
     unknown: str = ""
 
 
+class PlanningFailure(NamedTuple):
+    """A job that planning fails with, by its uid, and what it raised, in a line."""
+
+    uid: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every job's decision, in the order of the snapshot's jobs, what each cap comes to, and who waits in which order.
 
-    `queue` is empty under a policy that says nothing of the order in which jobs wait.
+    `queue` is empty under a policy that says nothing of the order in which jobs wait. `failures` are the jobs that planning
+    fails with: they keep what they hold, or wait.
     """
 
     decisions: tuple[JobDecision, ...]
     caps: tuple[CapOutcome, ...] = ()
     migrations: tuple[str, ...] = field(default=())  # uids moved for the sake of others, size unchanged
     queue: Queue = Queue()
+    failures: tuple[PlanningFailure, ...] = ()
 
     def decision(self, uid: str) -> JobDecision | None:
         return next((decision for decision in self.decisions if decision.uid == uid), None)

@@ -7,7 +7,9 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flyball_planner.snapshot import Plan
+from flyball_operator.planning.worker import serve_plans
+from flyball_planner.planner import plan
+from flyball_planner.snapshot import ClusterSnapshot, Plan
 
 
 def answers_by_policy(connection: Connection) -> None:
@@ -30,3 +32,15 @@ def answers_by_policy(connection: Connection) -> None:
 
 def never_starts(connection: Connection) -> None:
     """Ends before it has read a request."""
+
+
+def fails_with_odd_jobs(connection: Connection) -> None:
+    """Plans as the planner does, and fails with each job that has `odd` in its name."""
+
+    def make(snapshot: ClusterSnapshot, policy: str) -> Plan:
+        for job in snapshot.jobs:
+            if "odd" in job.name:
+                raise ZeroDivisionError("of a batch without a size")
+        return plan(snapshot, policy)
+
+    serve_plans(connection, 60.0, make)

@@ -11,7 +11,7 @@ from typing import Protocol
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.values.units import allowed_watts
 from flyball_kube.process.logs import get_logger
-from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
+from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan, PlanningFailure
 
 from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
 from flyball_operator.planning.worker import PlanFailed
@@ -76,6 +76,7 @@ class Plans:
         self._taken_key: ClusterSnapshot | None = None
         self._taken_at = self._rests_until = float("-inf")
         self._any_taken = False
+        self._failures: tuple[PlanningFailure, ...] = ()
 
     @property
     def in_force(self) -> PlanInForce:
@@ -120,6 +121,7 @@ class Plans:
         seconds = round(monotonic - self._next_since, 3)
         self._rests_until = monotonic + min(LONGEST_REST_SECONDS, max(0.0, seconds - QUICK_SECONDS))
         self._metrics.observe_plan(seconds)
+        self._tell_failures(plan.failures, jobs)
         before = self._decisions
         # What has not changed stays the same object: by that others know that nothing follows anew.
         self._decisions = {
@@ -160,6 +162,16 @@ class Plans:
         """Give up the plan that is being made."""
         if self._next is not None:
             self._next.cancel()
+
+    def _tell_failures(self, failures: tuple[PlanningFailure, ...], jobs: Mapping[str, EnergyAwareJob]) -> None:
+        """Count a plan that had to be made around jobs as one that failed; name them where they are others."""
+        if failures:
+            self._metrics.count_plan_failure()
+        if failures != self._failures:
+            for failure in failures:
+                job = jobs.get(failure.uid)
+                logger.error("planning fails with a job", job="" if job is None else job.key, error=failure.error)
+        self._failures = failures
 
     def _log(self, job: EnergyAwareJob, decision: JobDecision) -> None:
         allocation = decision.allocation

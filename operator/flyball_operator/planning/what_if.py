@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 from flyball_api.power_cap import PowerCap
-from flyball_planner.planner import plan
+from flyball_planner.planning_around import plan_around
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, JobState, Plan
 
 from flyball_operator.cluster.state import ClusterState
@@ -117,7 +117,7 @@ def what_if(
     changed = [with_watts(item, watts) if item is found else item for item in cluster.caps]
     before, budget_before = snapshot_of(cluster, learner, settings, cap, now)
     after, budget_after = snapshot_of(replace(cluster, caps=changed), learner, settings, cap, now)
-    plans = plan(before, settings.policy), plan(after, settings.policy)
+    plans = plan_around(before, settings.policy), plan_around(after, settings.policy)
     outcomes = [next(item for item in made.caps if item.name == cap) for made in plans]
     return WhatIf(
         cap=cap,

@@ -7,28 +7,43 @@ worker that passes its deadline is killed and the old plan stands.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flyball_planner.planner import plan as make_plan
+from flyball_planner.planner import plan
+from flyball_planner.planning_around import PlanMaker, plan_around
 from flyball_planner.snapshot import ClusterSnapshot, Plan
 from flyball_processes import WorkerProcess
 
 # A fresh interpreter and the planner's libraries, on a loaded machine. The deadline of a plan begins after that.
 START_SECONDS = 60.0
+# In so much of a plan's deadline a search for the jobs that it fails with may begin another plan.
+SEARCH_SHARE = 0.5
 
 
 class PlanFailed(Exception):
     """The planner raised, died, or passed its deadline; the message says which, and the old plan stands."""
 
 
-def _serve(pipe: Connection) -> None:
+def serve_plans(
+    pipe: Connection,
+    deadline_seconds: float,
+    make: PlanMaker = plan,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Answer each snapshot with its plan, around the jobs that planning fails with, or with what it raised."""
     while True:
         snapshot, policy = pipe.recv()
+        until = monotonic() + SEARCH_SHARE * deadline_seconds
+
+        def has_time(until: float = until) -> bool:
+            return monotonic() < until
+
         try:
-            answer: Plan | str = make_plan(snapshot, policy)
+            answer: Plan | str = plan_around(snapshot, policy, make, has_time)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         pipe.send(answer)
@@ -90,9 +105,9 @@ class _Planner:
 class PlanWorker:
     """One planning process, started when first needed and started again after a failure."""
 
-    def __init__(self, deadline_seconds: float, serve: Callable[[Connection], None] = _serve) -> None:
+    def __init__(self, deadline_seconds: float, serve: Callable[[Connection], None] | None = None) -> None:
         self._deadline_seconds = deadline_seconds
-        self._serve = serve
+        self._serve = serve or partial(serve_plans, deadline_seconds=deadline_seconds)
         self._planner: _Planner | None = None
 
     def start(self) -> _Planner:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from flyball_operator.planning.plans import Plans
 from flyball_operator.report.metrics import OperatorMetrics
-from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, Plan, Queue
+from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, Plan, PlanningFailure, Queue
 
 from tests.support.operator_objects import NOW, decision, job_view
 
@@ -22,10 +22,11 @@ class Planner:
     """Gives the plan that it is told to."""
 
     def __init__(self) -> None:
+        self.failures: tuple[PlanningFailure, ...] = ()
         self.decisions = tuple(JobDecision(name, None, Admission.WAITING_FOR_GPUS, "all are taken") for name in NAMES)
 
     async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
-        return Plan(tuple(replace(each) for each in self.decisions), queue=Queue(tuple(NAMES)))
+        return Plan(tuple(replace(each) for each in self.decisions), queue=Queue(tuple(NAMES)), failures=self.failures)
 
 
 async def taken(plans: Plans, monotonic: float) -> dict[str, JobDecision]:
@@ -118,3 +119,21 @@ async def test_the_first_plan_is_said_once_though_there_is_nothing_to_plan(caplo
     for round_ in range(3):
         assert await taken(plans, 100.0 * round_) == {}
     assert ["first plan" in line for line in caplog.text.splitlines()] == [True]
+
+
+async def test_jobs_that_planning_fails_with_are_named_once_and_each_plan_around_them_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    planner, metrics = Planner(), OperatorMetrics()
+    plans = Plans(planner, "powerflow-strict", 10.0, 1, lambda: None, metrics)
+    planner.failures = (PlanningFailure(NAMES[7], "ZeroDivisionError: of a batch without a size"),)
+    for turn in range(1, 4):
+        await taken(plans, 100.0 * turn)
+        assert metrics.registry.get_sample_value("flyball_plan_failures_total") == turn
+    named = [record.getMessage() for record in caplog.records if "planning fails" in record.getMessage()]
+    assert len(named) == 1
+    assert f"team/{NAMES[7]}" in named[0]
+    assert "ZeroDivisionError: of a batch without a size" in named[0]
+    planner.failures = ()
+    await taken(plans, 1000.0)
+    assert metrics.registry.get_sample_value("flyball_plan_failures_total") == 3

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from flyball_operator.planning.worker import PlanFailed, PlanWorker
-from flyball_planner.snapshot import ClusterSnapshot
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import Admission, ClusterSnapshot, JobState, NodeState, PlanningFailure
 
-from tests.support.planner_doubles import answers_by_policy, never_starts
+from tests.support.planner_doubles import answers_by_policy, fails_with_odd_jobs, never_starts
 
 EMPTY: Any = "no snapshot: the double does not look at it"
 
@@ -48,6 +50,26 @@ async def test_the_real_planner_answers() -> None:
             await worker.plan(ClusterSnapshot((), ()), "unheard-of")
     finally:
         worker.stop()
+
+
+async def test_a_job_that_the_planner_fails_with_is_named_and_keeps_nobody_from_a_plan() -> None:
+    model = gpu_model_for("NVIDIA-A100-SXM4-40GB")
+    assert model is not None
+    jobs = (
+        JobState(name, f"team/{name}", 1, 1, 256, model_class_prior("vgg16", model), 0.0, remaining_iterations=1e6)
+        for name in ("a", "odd", "b")
+    )
+    worker = PlanWorker(60.0, fails_with_odd_jobs)
+    try:
+        made = await worker.plan(ClusterSnapshot((NodeState("n0", model, 4),), tuple(jobs)), "powerflow-strict")
+    finally:
+        worker.stop()
+    assert made.failures == (PlanningFailure("odd", "ZeroDivisionError: of a batch without a size"),)
+    assert [decision.admission for decision in made.decisions] == [
+        Admission.ADMITTED,
+        Admission.PLANNING_FAILED,
+        Admission.ADMITTED,
+    ]
 
 
 async def test_one_process_serves_many_plans(worker: PlanWorker) -> None:

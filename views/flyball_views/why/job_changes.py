@@ -24,6 +24,7 @@ WAITING_CHANGE = {
     "RestartBackOff": "its next start; mend what ends it, by its logs (kubectl flyball logs --previous)",
     "DisruptionBackOff": "its next start; see what ends its pods (kubectl describe, status.failures)",
     "PowerBackOff": "its next start, or a smaller spec.elasticity.minSecondsBetweenResizes; see what moves the cap",
+    "PlanningFailed": "another spec, where its message says what is odd; it is a mistake of the planner's, to be reported",
     "Planning": "the first plan, in seconds",
     "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",

@@ -19,6 +19,8 @@ def projected_kilojoules(job: EnergyAwareJob, facts: JobFacts) -> float | None:
     decision = facts.decision
     if job.spec.training.iterations is None or decision is None or decision.allocation is None:
         return None
+    if decision.predicted_iteration_seconds <= 0:
+        return None
     if _beyond_estimate(job, facts.progress):
         return None
     remaining = max(0.0, job.spec.training.iterations - facts.progress.iterations)

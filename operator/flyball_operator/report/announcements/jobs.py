@@ -50,6 +50,7 @@ REFUSALS = {
     "NoNodeFits": "Plan",
     "ExceedsCluster": "Plan",
     "QuotaExceeded": "Plan",
+    str(Admission.PLANNING_FAILED): "Plan",
 }
 
 
