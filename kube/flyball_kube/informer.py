@@ -1,9 +1,10 @@
 """A local copy of one API resource, kept by list and watch, that knows how old it is.
 
-Four things that the common informers lack, and that a promise about power needs: after every relist what the list no
+Five things that the common informers lack, and that a promise about power needs: after every relist what the list no
 longer names is swept (an object deleted while the watch was broken would otherwise stay for ever); after a watch that
 broke everything is listed, as its server's store may have been put back to a backup meanwhile; a silent watch is given up
-after a bound; and `age_seconds` says when the copy was last proven fresh.
+after a bound; `age_seconds` says when the copy was last proven fresh; and
+`behind_seconds` how late it brings what is stored.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from flyball_kube.pages import Pages
 from flyball_kube.process.logs import get_logger
 from flyball_kube.resources import Resource
 from flyball_kube.session import ApiSession, JsonObject
+from flyball_kube.watch_lag import WatchLag
 
 T = TypeVar("T")
 
@@ -119,6 +121,7 @@ class Informer(Generic[T]):
         self._refreshes: list[asyncio.Future[None]] = []  # asked for and not begun
         self._asked = asyncio.Event()
         self._fresh_at: float | None = None
+        self._lag = WatchLag()
         self._synced = asyncio.Event()
         self._unknown_to_server = False
         self.invalid: dict[str, str] = {}
@@ -159,6 +162,10 @@ class Informer(Generic[T]):
     def age_seconds(self) -> float:
         """Seconds since the copy was last proven fresh (a list, an event, a bookmark, a watch that ended in order)."""
         return float("inf") if self._fresh_at is None else self._monotonic() - self._fresh_at
+
+    def behind_seconds(self) -> float:
+        """How late the watch brings what is stored, as far as writes of ours that were taken in have shown of late."""
+        return self._lag.seconds(self._monotonic())
 
     async def run(self) -> None:
         """List and watch until cancelled; every failure is logged and tried again with growing, jittered pauses."""
@@ -205,7 +212,9 @@ class Informer(Generic[T]):
 
         Ignored where the stream has passed it already: the object may have been changed or deleted since.
         """
-        if self._resource_version and int(raw["metadata"]["resourceVersion"]) > int(self._resource_version):
+        version = int(raw["metadata"]["resourceVersion"])
+        if self._resource_version and version > int(self._resource_version):
+            self._lag.written(version, self._monotonic())
             self._store(object_key(raw), raw)
 
     def _fresh(self) -> None:
@@ -217,9 +226,11 @@ class Informer(Generic[T]):
         if version < self._seen_version:
             self._versions = dict.fromkeys(self._versions, -1)
             self._seen_version = version
+            self._lag.forget()
             self._on_rewound()
             raise _HistoryRewound
         self._seen_version = version
+        self._lag.come_to(version, self._monotonic())
 
     def _did_without(self, error: ApiError) -> bool:
         """Whether the server knows no such resource, and it is not required; logged once. The copy then is empty."""

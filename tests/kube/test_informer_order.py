@@ -127,6 +127,42 @@ def test_what_the_watch_brings_late_is_no_newer_than_a_write_of_ours() -> None:
     play(lambda: Told((10, [node("a", 9, "listed")])), test)
 
 
+def test_how_far_the_watch_is_behind_is_shown_by_a_write_of_ours() -> None:
+    async def test(bench: Bench) -> None:
+        assert bench.informer.behind_seconds() == 0.0
+        bench.informer.absorb(node("a", 9, "of before the list"))
+        bench.informer.absorb(node("a", 12, "ours"))
+        await bench.tell(event("MODIFIED", node("b", 11, "theirs")))
+        await asyncio.sleep(4.0)
+        assert bench.informer.behind_seconds() == pytest.approx(5.0), "it has yet to come back"
+        bench.server.events.put_nowait(event("MODIFIED", node("a", 12, "ours")))
+        await asyncio.sleep(0.25)
+        assert bench.informer.behind_seconds() == pytest.approx(4.75), "it came back after five, a quarter ago"
+
+    play(lambda: Told((10, [node("a", 9, "listed")])), test)
+
+
+def test_a_list_that_is_asked_for_anew_shows_it_too() -> None:
+    async def test(bench: Bench) -> None:
+        bench.informer.absorb(node("a", 12, "ours"))
+        await asyncio.sleep(3.0)
+        await bench.informer.refresh()
+        assert bench.informer.behind_seconds() == pytest.approx(3.0)
+        await asyncio.sleep(10.0)
+        assert bench.informer.behind_seconds() == 0.0
+
+    play(lambda: Told((10, [node("a", 9, "listed")]), (12, [node("a", 12, "ours")])), test)
+
+
+def test_of_a_store_that_was_put_back_no_write_is_waited_for() -> None:
+    async def test(bench: Bench) -> None:
+        bench.informer.absorb(node("a", 12, "ours"))
+        await bench.tell(bookmark(4))
+        assert bench.informer.behind_seconds() == 0.0
+
+    play(lambda: Told((10, [node("a", 9, "listed")]), (4, [node("a", 3, "restored")])), test)
+
+
 def test_a_deletion_that_comes_late_takes_away_nothing_that_was_made_anew() -> None:
     async def test(bench: Bench) -> None:
         bench.informer.absorb(node("a", 15, "made anew"))

@@ -207,6 +207,21 @@ def test_a_first_acknowledgement_that_a_new_leader_sees_late_keeps_no_claim_aliv
     )
 
 
+def test_a_first_acknowledgement_that_comes_by_a_watch_which_is_far_behind_keeps_no_claim_alive() -> None:
+    """By more than reports may take: when the grant was sent said nothing then of when it was acknowledged."""
+    behind = "the leader dies while the other one's watches are behind"
+    assert not violation_of(
+        fault(3.54, behind, "all", 0.1, 331),
+        fault(7.7, behind, "all", 3.37, 296),
+        fault(8.45, behind, "all", 4.19, 837),
+        fault(12.98, "driver reload while the agent is away", "c", 6.64, 166),
+        beginning=Beginning(
+            (2, 5, 3), (False,) * 3, ((400, 1.0), (100, 1.0), (250, 0.5), (400, 1.0), (450, 0.5), (400, 0.5))
+        ),
+        seed=16716909,
+    )
+
+
 def test_an_out_of_band_cap_in_place_of_a_lower_one_is_nobodys_command() -> None:
     """Below both, another hand has set what its agent cannot read."""
     assert not violation_of(

@@ -18,7 +18,8 @@ from flyball_api.workloads import GpuQuota, IncarnationView, Needs, NodeView, Pl
 class ClusterState:
     """What the API server has, as of one cycle; `unread` names the caps, brakes and GPUNodes that cannot be read.
 
-    `age_seconds` is how long ago the oldest of the copies of caps, brakes, Nodes and GPUNodes was last proven fresh.
+    `age_seconds` is how long ago the oldest of the copies of caps, brakes, Nodes and GPUNodes was last proven fresh, and
+    `reports_behind_seconds` how late the watch of GPUNodes has brought of late what was stored, as far as that is known.
     """
 
     jobs: dict[str, EnergyAwareJob]  # by uid
@@ -40,6 +41,7 @@ class ClusterState:
     energy_quotas: Sequence[EnergyQuota] = ()
     pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
     plain_jobs: Sequence[PlainJob] = ()  # batch Jobs that are let run by watts
+    reports_behind_seconds: float = 0.0
     clock_ahead_seconds: float = 0.0  # of the API server's, at the least; below 0: behind
 
     @property

@@ -368,5 +368,6 @@ class Watches:
             energy_quotas=energy_quotas,
             pods_refused={uid: item.message for uid, item in latest_refusals(self.pods_refused, by_uid).items()},
             plain_jobs=list(self.plain_jobs),
+            reports_behind_seconds=self.gpu_nodes.behind_seconds(),
             clock_ahead_seconds=self._server_clock.ahead_seconds,
         )

@@ -121,7 +121,9 @@ class PowerController:
         self._acknowledgements.update(cluster.gpu_nodes, monotonic)
         views = {view.name: view for view in cluster.nodes}
         signs = {name for name, item in cluster.gpu_nodes.items() if sign_of_a_boot(views.get(name), item)}
-        self._heartbeats.update(cluster.gpu_nodes, monotonic, signs, cluster.unread)
+        self._heartbeats.update(
+            cluster.gpu_nodes, monotonic, signs, cluster.unread, behind_seconds=cluster.reports_behind_seconds
+        )
         nodes = read_nodes(
             cluster.nodes,
             cluster.gpu_nodes,

@@ -16,11 +16,13 @@ CLOCK_RATES_DIFFER = 0.1
 # After so many reports in a row a node's clock has been set back, with its machine's whole memory for instance, or what was
 # said of it before was wrong. None of them is an old one that came late: each is written over the one before it.
 REPORTS_OF_A_CLOCK_SET_BACK = 3
-# Of the time that a silence may last, so much may have passed since a grant was sent whose acknowledgement then says how
-# late reports come (docs/power-safety.md: "Reports take less than 45 s"): its agent would else seem silent for ever after.
-SHARE_OF_AN_ANSWER = 0.6
-# Of the grants that a node has not answered, so many are remembered: the first and the last; for those between the first.
+# Of the time that a silence may last, no report takes more (docs/power-safety.md: "Reports take less than 45 s"): an agent
+# that was taken to say everything later than that would seem silent for ever after.
+SHARE_OF_A_WAY = 0.6
+# Of the grants that a node has been sent since its last answer, so many are remembered with that: the first and the last;
+# for those between the first.
 MOST_GRANTS_REMEMBERED = 16
+LONG_AGO = -math.inf
 
 
 class _NodeClock(Struct, frozen=True):
@@ -59,7 +61,7 @@ class _Pulse(Struct):
 
     `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted; None: there is
     none. `sent` has when each grant was sent that is not acknowledged yet, and `answered_boot` is the last boot in which
-    one was.
+    one was; of what says nothing of how long reports take `sent` has `LONG_AGO`.
     """
 
     status: GpuNodeStatus
@@ -75,9 +77,15 @@ class _Pulse(Struct):
         if monotonic > silent_at and (self.doubted_at is None or self.doubted_at < silent_at):
             self.doubted_at = silent_at
 
-    def take_first_answer(self, status: GpuNodeStatus) -> tuple[float, float] | None:
-        """Take in the first status of a boot that acknowledges a grant: in seconds after the boot when it did, and by our
-        clock when that was sent, before which it cannot have."""
+    def take_first_answer(
+        self, status: GpuNodeStatus, monotonic: float, longest_way: float, behind_seconds: float
+    ) -> tuple[float, float] | None:
+        """Take in the first status of a boot that acknowledges a grant: in seconds after the boot when it did, and the
+        soonest moment by our clock at which that can have been.
+
+        That was not before the grant was sent, if so little time has passed since that it says how long reports take. Else
+        the agent is likely to have come late, as by a boot or with its image, and what it says to be as late as the watch.
+        """
         answer = status.acknowledged
         if answer is None or answer.boot_id != status.boot_id:
             return None
@@ -86,8 +94,11 @@ class _Pulse(Struct):
         if not answered or answer.version > max(self.sent):
             return None
         self.sent = {version: at for version, at in self.sent.items() if version > answer.version}
+        self.sent[answer.version] = LONG_AGO  # in the next boot it may be acknowledged again
         first, self.answered_boot = self.answered_boot != answer.boot_id, answer.boot_id
-        return (answer.boottime_nanoseconds / NANOSECONDS, max(answered)) if first else None
+        sent_at = max(answered)
+        answered_at = sent_at if monotonic - sent_at <= longest_way else monotonic - min(behind_seconds, longest_way)
+        return (answer.boottime_nanoseconds / NANOSECONDS, answered_at) if first else None
 
 
 class Heartbeats:
@@ -98,8 +109,8 @@ class Heartbeats:
     by the clock of its node when it was made, and is a sign of life from then, as far as the fastest report of late
     shows the way from that clock to ours. One that does not say so (an older agent's) is a sign from when it was seen.
     A new leader counts from when it first looks, and takes the first acknowledgement of a grant of its own, and the first
-    one after each boot, to have been made as that was sent: nothing else shows it how long reports take, and claims begin
-    with it.
+    one after each boot, to have been made as soon as it can have been after that was sent: nothing else shows it how long
+    reports take, and claims begin with it.
 
     Who has been silent for too long, or has shown a sign of a boot, is so until a report that was made after that, however
     soon the sign is gone: a Node that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody
@@ -108,7 +119,9 @@ class Heartbeats:
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
+        self._longest_way = SHARE_OF_A_WAY * timeout_seconds
         self._pulses: dict[str, _Pulse] = {}
+        self._sent_with_node: dict[str, GrantVersion] = {}  # to nodes whose GPUNodes are made with them
 
     def update(
         self,
@@ -116,16 +129,24 @@ class Heartbeats:
         monotonic: float,
         signs: Collection[str] = (),
         unread: Collection[str] = (),
+        behind_seconds: float = 0.0,
     ) -> None:
-        """Take in the GPUNodes as they are now, which nodes show a sign of a boot, and what cannot be read."""
+        """Take in the GPUNodes as they are now, which nodes show a sign of a boot, and what cannot be read.
+
+        `behind_seconds` is how late the watch has brought them of late.
+        """
         for name, gpu_node in gpu_nodes.items():
             pulse = self._pulses.get(name)
             if pulse is None:
                 pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
+                if (version := self._sent_with_node.pop(name, None)) is not None:
+                    # Its agent may come as late as its image: that is not taken for how long reports take.
+                    pulse.sent = {version: LONG_AGO}
+                    _take_in(pulse, gpu_node, monotonic, self._longest_way, behind_seconds)
             elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
                 # Whenever it is seen: what was made before the silence was too long does not end it.
                 pulse.doubt_silence(self._timeout_seconds, monotonic)
-                _take_in(pulse, gpu_node, monotonic, SHARE_OF_AN_ANSWER * self._timeout_seconds)
+                _take_in(pulse, gpu_node, monotonic, self._longest_way, behind_seconds)
             pulse.doubt_silence(self._timeout_seconds, monotonic)
             if name in signs:
                 pulse.doubted_at = monotonic
@@ -136,15 +157,16 @@ class Heartbeats:
                 del self._pulses[name]
 
     def sent(self, name: str, version: GrantVersion, monotonic: float) -> None:
-        """A grant is sent to that node now; one with which its GPUNode is made shows nothing of how long reports take."""
+        """A grant is sent to that node now."""
         pulse = self._pulses.get(name)
         if pulse is None:
-            return  # its agent may come as late as its image: that would be taken for how long reports take
+            self._sent_with_node[name] = version
+            return
         sent = pulse.sent
         sent.setdefault(version, monotonic)
         if len(sent) > MOST_GRANTS_REMEMBERED:
-            _, second, *_ = sent
-            del sent[second]
+            _, _, third, *_ = sent
+            del sent[third]
 
     def silent_seconds(self, monotonic: float) -> dict[str, float]:
         """The nodes without a report for too long or since their last sign, with the seconds since the last one."""
@@ -158,14 +180,15 @@ class Heartbeats:
         return last + self._timeout_seconds - monotonic
 
 
-def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float, answer_seconds: float) -> None:
-    """Take in another status of an agent than before; a first answer after more than `answer_seconds` is passed over."""
+def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float, longest_way: float, behind_seconds: float) -> None:
+    """Take in another status of an agent than before."""
     alive_at, clock = monotonic, _clock(pulse.clock, gpu_node, monotonic)
-    first_answer = pulse.take_first_answer(gpu_node.status)
+    first_answer = pulse.take_first_answer(gpu_node.status, monotonic, longest_way, behind_seconds)
     if clock is not None and gpu_node.alive_nanoseconds is not None:
-        if first_answer is not None and monotonic - first_answer[1] <= answer_seconds:
+        if first_answer is not None:
             clock = clock.not_before(*first_answer)
-            pulse.alive_at = first_answer[1]  # what was seen sooner was reckoned to be later than it was
+            # What was seen sooner may have been reckoned to be later than it was.
+            pulse.alive_at = min(pulse.alive_at, first_answer[1])
         alive_at = gpu_node.alive_nanoseconds / NANOSECONDS + clock.offset
     pulse.status, pulse.clock = gpu_node.status, clock
     pulse.alive_at = max(pulse.alive_at, alive_at)

@@ -26,10 +26,16 @@ def reported(energy: int, *, name: str = "a") -> GpuNode:
 
 
 def silent_after(
-    beats: Heartbeats, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()
+    beats: Heartbeats,
+    gpu_nodes: Mapping[str, GpuNode],
+    monotonic: float,
+    signs: Collection[str] = (),
+    *,
+    behind: float = 0.0,
 ) -> dict[str, float]:
-    """Who has been silent for too long, and for how many seconds, once these GPUNodes and signs of a boot are seen."""
-    beats.update(gpu_nodes, monotonic, signs)
+    """Who has been silent for too long, and for how many seconds, once these GPUNodes and signs of a boot are seen, by a
+    watch that is so many seconds behind."""
+    beats.update(gpu_nodes, monotonic, signs, behind_seconds=behind)
     return beats.silent_seconds(monotonic)
 
 
@@ -202,13 +208,19 @@ def test_what_a_node_has_acknowledged_to_a_gpu_node_before_is_no_answer_to_what_
     assert beats.next_silence_seconds(140.0) == 37.0
 
 
-def test_the_grant_with_which_a_gpu_node_is_made_says_nothing_of_how_late_reports_come() -> None:
-    """Its agent may come as late as its image: it would seem silent between two reports, for minutes."""
+@pytest.mark.parametrize("answered_after", [0.0, 5.0, 40.0, 400.0])
+def test_what_is_answered_to_the_grant_with_which_a_gpu_node_is_made_is_as_old_as_the_watch_is_behind(
+    answered_after: float,
+) -> None:
+    """Its agent may come as late as its image: taken for how long reports take, it would seem silent between two."""
     beats = Heartbeats(75.0)
     silent_after(beats, {}, 100.0)
     beats.sent("a", GrantVersion(2, 1), 100.0)
-    assert silent_after(beats, {"a": answered(5040.0, 1)}, 140.0) == {}
-    assert beats.next_silence_seconds(140.0) == 75.0
+    if answered_after:
+        silent_after(beats, {"a": reported(0)}, 100.0 + answered_after)
+    at = 104.0 + answered_after
+    assert silent_after(beats, {"a": answered(20.0, 1)}, at, behind=3.0) == {}
+    assert beats.next_silence_seconds(at) == 72.0
 
 
 def test_what_a_leader_is_answered_first_after_a_boot_was_made_when_it_asked() -> None:
@@ -265,7 +277,9 @@ def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_
     for generation in range(1, 1000):
         beats.sent("a", GrantVersion(2, generation), float(generation))
     assert len(beats._pulses["a"].sent) == MOST_GRANTS_REMEMBERED
-    between = generation - MOST_GRANTS_REMEMBERED + 1  # counts as the first one, after which no report may come so late
+    between = (
+        generation - MOST_GRANTS_REMEMBERED + 2
+    )  # counts as the second one, after which no report may come so late
     assert silent_after(beats, {"a": answered(5990.0, between)}, 1000.0) == {}
     assert beats.next_silence_seconds(1000.0) == 75.0
     assert silent_after(beats, {"a": answered(6020.0, between)}, 1030.0) == {}
@@ -282,16 +296,31 @@ def test_of_a_node_that_has_answered_nothing_for_long_the_next_answer_too_was_ma
     assert beats.next_silence_seconds(asked + 30.0) == 45.0
 
 
-@pytest.mark.parametrize(("seen", "believed_until"), [(145.0, 175.0), (145.5, 220.5)])
-def test_an_answer_that_took_longer_than_reports_may_is_as_good_as_any_other(
-    seen: float, believed_until: float
+@pytest.mark.parametrize(
+    ("seen", "behind", "believed_for"),
+    [(145.0, 20.0, 30.0), (145.5, 0.0, 75.0), (145.5, 20.0, 55.0), (345.5, 44.0, 31.0), (345.5, 200.0, 30.0)],
+)
+def test_an_answer_that_took_longer_than_reports_may_is_as_old_as_the_watch_is_behind(
+    seen: float, behind: float, believed_for: float
 ) -> None:
-    """Taken to have been made when it was asked for, it would have the reports after it seem older than any may be."""
+    """And no older than a report may be: taken to have been made when it was asked for, it would have the reports after
+    it seem older than any may be."""
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
     beats.sent("a", GrantVersion(2, 1), 100.0)
-    silent_after(beats, {"a": answered(5045.5, 1)}, seen)
-    assert beats.next_silence_seconds(seen) == believed_until - seen
+    beats.sent("a", GrantVersion(2, 2), 140.0)
+    assert silent_after(beats, {"a": answered(5245.5, 1)}, seen, behind=behind) == {}
+    assert beats.next_silence_seconds(seen) == believed_for
+
+
+def test_what_is_acknowledged_again_after_a_boot_is_as_old_as_the_watch_is_behind() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    beats.sent("a", GrantVersion(2, 1), 100.0)
+    silent_after(beats, {"a": answered(5000.5, 1)}, 101.0)
+    assert silent_after(beats, {"a": answered(20.0, 1, boot_id="boot-2")}, 150.0, {"a"}, behind=10.0) == {"a": 10.0}
+    assert silent_after(beats, {"a": answered(25.0, 1, boot_id="boot-2", answer=20.0)}, 155.0) == {"a": 9.5}
+    assert silent_after(beats, {"a": answered(31.0, 1, boot_id="boot-2", answer=20.0)}, 160.5) == {}
 
 
 def test_what_an_earlier_boot_has_answered_says_nothing_of_this_ones_clock() -> None:
