@@ -230,7 +230,8 @@ class _Admitter:
             and not node.unsettled
             and node.braked_milliwatts is None
             and node.grant.epoch == self._epoch
-            and node.grant.version >= node.accepted
+            # One of what its agent says to have accepted that no next grant passes would be sent anew in each cycle.
+            and (node.grant.version >= node.accepted or grant.version <= node.accepted)
             and node.grant.same_content(grant)
         )
         return None if stands else grant.sealed()

@@ -306,6 +306,16 @@ def test_a_grant_behind_what_the_agent_has_accepted_is_sent_anew() -> None:
     assert admission.grants["a"].version == (1, 8)
 
 
+@pytest.mark.parametrize("accepted", [(2, 1), (1, 8 + MOST_GRANTS_UNKNOWN)])
+def test_what_no_next_grant_passes_has_none_sent_anew_that_asks_the_same(accepted: tuple[int, int]) -> None:
+    """As whoever has its agent's token says it: a grant in each cycle would be a storm of writes that nobody hears."""
+    item = want("a", 200)
+    told = NodePower(standing(item), power_bound(200), GrantVersion(*accepted))
+    assert admit_grants([item], {"a": told}, [cap(200, "a")], epoch=1).grants == {}
+    less = admit_grants([want("a", 150)], {"a": told}, [cap(200, "a")], epoch=1)
+    assert limits(less, "a") == [150], "a cut is sent all the same"
+
+
 def test_a_limit_does_not_rise_under_a_cap_on_predicted_draw_that_is_passed() -> None:
     """The target is predicted to draw less, but until it is acknowledged the node may draw as before."""
     before = {"a": holding(want("a", 300, expected=(300,)))}
