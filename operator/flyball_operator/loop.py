@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from flyball_kube.process.logs import fields_for_all, get_logger
 from flyball_kube.session import ApiSession
 
+from flyball_operator.cluster.epochs import Epochs
 from flyball_operator.cluster.watches import Watches
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.worker import PlanWorker
@@ -59,6 +60,7 @@ class Operator:
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._work_seconds = work_seconds
+        self._epochs = Epochs(monotonic)
         self._pace = pace = CyclePace(settings.coalesce_seconds)
         self._watches = make_watches(
             session,
@@ -106,9 +108,12 @@ class Operator:
         """Ask for a cycle; any number of calls before the next one make one."""
         self._pace.wake()
 
-    def highest_epoch(self) -> int:
-        """The highest epoch under which any node was ever commanded, as far as the local copy knows."""
-        return self._watches.highest_epoch()
+    def take_in_epochs(self) -> int:
+        """The highest epoch under which any node was ever commanded, as far as the local copy knows.
+
+        After the API server's store was restored from a backup only the agents know of the epochs since.
+        """
+        return self._epochs.take_in(self._watches.written_epoch(), self._watches.acknowledged_epochs())
 
     async def wait_synced(self) -> None:
         await self._watches.wait_synced()
@@ -155,7 +160,7 @@ class Operator:
         term = self._make_term(epoch, self._lasting, lambda: self._lease.check(epoch))
         try:
             while True:
-                if self._watches.highest_epoch() > epoch:
+                if self.take_in_epochs() > epoch:
                     self._lease.give_up("a node was commanded under a higher epoch, and would refuse ours")
                 self._lease.check(epoch)
                 self._pace.begin()

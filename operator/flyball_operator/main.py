@@ -73,7 +73,7 @@ class OperatorProcess:
         async def least_epoch() -> int:
             assert self._operator is not None  # noqa: S101 - set below, before the lease's task runs
             await self._operator.wait_synced()
-            return self._operator.highest_epoch()
+            return self._operator.take_in_epochs()
 
         # A connection pool of its own: a renewal must not queue behind a thousand grants.
         self._lease_session = await ApiSession.connect(settings.kubeconfig)

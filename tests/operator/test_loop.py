@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flyball_api.gpu_node import GpuNode
 from flyball_kube.server_clock import ServerClock
-from flyball_operator.cluster.watches import MAX_EPOCHS_LOST
+from flyball_operator.cluster.epochs import MAX_EPOCHS_LOST
 from flyball_operator.loop import Operator
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
@@ -34,7 +34,7 @@ def test_the_highest_epoch(granted: int | None, acknowledged: int | None, highes
     given = None if granted is None else grant(100_000, epoch=granted)
     version = None if acknowledged is None else (acknowledged, 7)
     node = gpu_node_view("a", given, limits=None if version is None else 100_000, acknowledged=version)
-    assert Bench(node).operator.highest_epoch() == highest
+    assert Bench(node).operator.take_in_epochs() == highest
 
 
 class Lease:

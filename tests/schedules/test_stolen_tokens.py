@@ -132,3 +132,39 @@ def test_figures_of_a_stolen_token_neither_raise_others_nor_keep_them_from_being
         assert seen["lied to"] == seen["before"], "what else is said of the node is read all the same"
     assert seen["lied to"] <= seen["before"], "its node may draw more, it says: the others make room"
     assert (seen["cut"], seen["called enforced"]) == (smallest, 1)
+
+
+def test_epochs_that_no_leader_had_end_few_terms() -> None:
+    """Each may be one that a restored store has forgotten: the leader begins above it, and raises wait for that."""
+    seen: dict[str, int] = {}
+    others = [name for name in NODES if name != STOLEN]
+
+    async def lied_for(world: World, schedule: Schedule) -> None:
+        try:
+            await world.begin(schedule.beginning)
+            await asyncio.sleep(8.0)
+            world.plan(tuple((MIN, 1.0) for _ in NODES for _ in range(GPUS)))
+            await asyncio.sleep(4.0)
+            seen["smallest"] = world.limits_watts(*others)
+            link = world.link_of(STOLEN)
+            assert link is not None
+            link.cut_until = asyncio.get_running_loop().time() + 100.0
+            for turn in range(160):
+                item = world.api.get("gpunodes", STOLEN) or {}
+                lie = {**item["status"]["acknowledged"], "epoch": item["spec"]["epoch"] + 1}
+                path = GPU_NODES.path(name=STOLEN, subresource="status")
+                world.api.handle("PATCH", path, {}, {"status": {"acknowledged": lie}})
+                if turn == 100:
+                    seen["terms"] = item["spec"]["epoch"]
+                    world.plan(tuple((LARGEST, 1.0) for _ in NODES for _ in range(GPUS)))
+                await asyncio.sleep(0.25)
+            seen["raised"] = world.limits_watts(*others)
+            seen["terms after"] = (world.api.get("gpunodes", STOLEN) or {})["spec"]["epoch"]
+        finally:
+            await world.close()
+
+    outcome = run(Schedule(0, BEGINNING, ()), play=lied_for)
+    assert not outcome.violation
+    assert seen["smallest"] == len(others) * GPUS * MIN
+    assert seen["terms after"] == seen["terms"], "what it says in the end ends no term"
+    assert seen["raised"] > seen["smallest"]

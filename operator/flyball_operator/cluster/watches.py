@@ -56,8 +56,6 @@ logger = get_logger(__name__)
 # Within two seconds of a sign that it is untrue a claim is withdrawn: once the API server answers again, it is asked within
 # a second for what claims rest on, also where a request or its answer was lost.
 PATIENCE_FOR_CLAIMS = Patience(last_pause_seconds=1.0, answer_seconds=1.0)
-# A backup from which the API server is restored is at most so many changes of leaders old.
-MAX_EPOCHS_LOST = 1000
 
 T = TypeVar("T", EnergyAwareJob, EnergyQuota, PowerCap, GpuNode)
 Watched = TypeVar("Watched")
@@ -302,17 +300,15 @@ class Watches:
             self._observed[job.uid] = job, observed
             yield observed
 
-    def highest_epoch(self) -> int:
-        """The highest epoch under which any node was ever commanded, as far as the local copy knows.
+    def written_epoch(self) -> int:
+        """The highest epoch that stands in a grant or a brake."""
+        granted = (item.grant.epoch for item in self.gpu_nodes if item.grant is not None)
+        braked = (item.spec.epoch for item in self.brakes)
+        return max((*granted, *braked), default=0)
 
-        After the API server's store was restored from a backup only the agents know of the epochs since. What they report
-        counts within reason: epochs are 32-bit numbers in the Lease, which no single node may use up at once.
-        """
-        gpu_nodes = list(self.gpu_nodes)
-        granted = max((item.grant.epoch for item in gpu_nodes if item.grant is not None), default=0)
-        acknowledged = (item.acknowledged.epoch for item in gpu_nodes if item.acknowledged is not None)
-        braked = max((item.spec.epoch for item in self.brakes), default=0)
-        return max(granted, braked, *(epoch for epoch in acknowledged if epoch <= granted + MAX_EPOCHS_LOST), 0)
+    def acknowledged_epochs(self) -> dict[str, int]:
+        """By the node's name, the epoch of the grant that its agent has acknowledged last."""
+        return {item.name: item.acknowledged.epoch for item in self.gpu_nodes if item.acknowledged is not None}
 
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""

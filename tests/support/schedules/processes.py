@@ -260,7 +260,7 @@ class OperatorProcess:
 
         async def least_epoch() -> int:
             await self.operator.wait_synced()
-            return self.operator.highest_epoch()
+            return self.operator.take_in_epochs()
 
         self.lease = LeaderLease(
             session,
