@@ -21,6 +21,9 @@ _RAMP = "only caps with a ramp come here; asked for the type's sake"
 ACCEPTED: dict[str, str] = {
     "flyball_operator.power.grants.admission:_Admitter.allowed_part: standing is not None and braked is not None"
     " -> without 'standing is not None'": "a brake is of a grant: where one is braked, one stands",
+    "flyball_operator.power.grants.admission:_Admitter.grant_for: grant.version <= node.accepted -> Lt": (
+        "the next grant is above what was accepted, or below it"
+    ),
     "flyball_operator.power.grants.brakes:Brakes._sends: continue -> forgotten": (
         "a shortcut: under a cap that holds, no share of the limits is too much, and no node has to be lowered"
     ),

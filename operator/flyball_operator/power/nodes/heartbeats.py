@@ -93,8 +93,8 @@ class _Pulse(Struct):
         answered = [at for version, at in self.sent.items() if version <= answer.version]
         if not answered or answer.version > max(self.sent):
             return None
-        self.sent = {version: at for version, at in self.sent.items() if version > answer.version}
-        self.sent[answer.version] = LONG_AGO  # in the next boot it may be acknowledged again
+        later = {version: at for version, at in self.sent.items() if version > answer.version}
+        self.sent = {answer.version: LONG_AGO} | later  # in the next boot it may be acknowledged again
         first, self.answered_boot = self.answered_boot != answer.boot_id, answer.boot_id
         sent_at = max(answered)
         answered_at = sent_at if monotonic - sent_at <= longest_way else monotonic - min(behind_seconds, longest_way)

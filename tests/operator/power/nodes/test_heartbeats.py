@@ -274,6 +274,8 @@ def test_a_node_that_answers_nothing_for_long_costs_no_memory_and_is_not_called_
     """As one that was cut off: by the time at which it was asked, it would seem to have been silent ever since."""
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 0.0)
+    beats.sent("a", GrantVersion(2, 0), 0.0)
+    silent_after(beats, {"a": answered(5000.25, 0)}, 0.5)
     for generation in range(1, 1000):
         beats.sent("a", GrantVersion(2, generation), float(generation))
     assert len(beats._pulses["a"].sent) == MOST_GRANTS_REMEMBERED
@@ -321,6 +323,16 @@ def test_what_is_acknowledged_again_after_a_boot_is_as_old_as_the_watch_is_behin
     assert silent_after(beats, {"a": answered(20.0, 1, boot_id="boot-2")}, 150.0, {"a"}, behind=10.0) == {"a": 10.0}
     assert silent_after(beats, {"a": answered(25.0, 1, boot_id="boot-2", answer=20.0)}, 155.0) == {"a": 9.5}
     assert silent_after(beats, {"a": answered(31.0, 1, boot_id="boot-2", answer=20.0)}, 160.5) == {}
+
+
+def test_what_was_sent_before_what_is_acknowledged_again_after_a_boot_says_nothing() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    for generation, at in ((1, 100.0), (2, 110.0)):
+        beats.sent("a", GrantVersion(2, generation), at)
+    silent_after(beats, {"a": answered(5010.5, 2)}, 111.0)
+    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, 130.0) == {}
+    assert beats.next_silence_seconds(130.0) == 75.0
 
 
 def test_what_an_earlier_boot_has_answered_says_nothing_of_this_ones_clock() -> None:
