@@ -335,6 +335,16 @@ def test_what_was_sent_before_what_is_acknowledged_again_after_a_boot_says_nothi
     assert beats.next_silence_seconds(130.0) == 75.0
 
 
+def test_what_was_sent_after_what_was_answered_says_when_it_is_answered_after_a_boot() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    for generation, at in ((1, 100.0), (2, 130.0)):
+        beats.sent("a", GrantVersion(2, generation), at)
+    silent_after(beats, {"a": answered(5030.5, 1)}, 131.0)
+    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, 150.0) == {}
+    assert beats.next_silence_seconds(150.0) == 55.0
+
+
 def test_what_an_earlier_boot_has_answered_says_nothing_of_this_ones_clock() -> None:
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
