@@ -37,6 +37,9 @@ MOST_INSTANCES_A_GPU = 7
 _GPU_ON_THE_BUS = re.compile(r"feature\.node\.kubernetes\.io/pci-(030[02]_)?10de(_[0-9a-f_]+)?\.present")
 # GPUs of a Node of which nobody says how many it has: as many as the servers that are sold most.
 ASSUMED_GPUS = 8
+# As many as a GPUNode can have (crds/gpunodes.yaml). What offers more are slices of which no label says so, or a lie: no
+# grant could name so many, and of numbers without end no status of a cap could be stored.
+MOST_GPUS = 64
 
 
 class Taint(ApiStruct, frozen=True):
@@ -70,7 +73,8 @@ class _Node(ApiStruct, frozen=True):
 
 
 class NodeView(ApiStruct, frozen=True):
-    """A Kubernetes Node; `gpus` by its capacity, and `gpu_resources` the extended resources that it offers them under.
+    """A Kubernetes Node; `gpus` by its capacity, and `gpu_resources` the extended resources that it offers them under. No
+    number of its GPUs is above `MOST_GPUS`.
 
     `hidden_gpus` is how many it may have besides, though it offers none: its device plugin is not up yet, they are offered
     as MIG instances, time slices or by dynamic resource allocation. They draw power like any other.
@@ -132,6 +136,7 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
         gpus, hidden_gpus, instances = 0, 0, max(instances + gpus, 1)
     if instances:  # how many boards they are on nobody says; others may be whole
         hidden_gpus = max(hidden_gpus, ASSUMED_GPUS, gpus + -(-instances // MOST_INSTANCES_A_GPU))
+    gpus, hidden_gpus = min(gpus, MOST_GPUS), min(hidden_gpus, MOST_GPUS)
     return NodeView(
         name=node.metadata.name,
         uid=node.metadata.uid,

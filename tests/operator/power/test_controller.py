@@ -990,6 +990,33 @@ def test_whatever_is_acknowledged_falsely_the_api_server_takes_the_next_cut(
     assert send.grant.bound.limit_milliwatts == left
 
 
+@pytest.mark.parametrize("gpus", [384, 2**63 - 1])
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize(
+    "watts", [{"watts": 1_000_000}, {"permilleOfMax": 500, "reserveNodes": 1}], ids=["watts", "share"]
+)
+def test_however_many_gpus_a_node_offers_its_grants_and_its_caps_statuses_can_be_stored(
+    gpus: int, ready: bool, watts: dict[str, int]
+) -> None:
+    """Slices that no label calls so, each of which a pod may have; or any number, which a kubelet may state."""
+    bench = Bench("a")
+    cap = cap_view("row", **watts, foreignPods="Limit")
+    foreign = [
+        pod_view(f"other-{index}", gpus=1, node="a", phase="Running", controlled=False, namespace="other")
+        for index in range(70)
+    ]
+    cluster = bench.cluster(cap)
+    cluster = replace(
+        cluster, nodes=[read_node(raw_node("a", gpus, ready=ready))], pods=[pod.of_nobody() for pod in foreign]
+    )
+    state = bench.controller.observe(cluster, bench.now, bench.time)
+    done = bench.controller.step(PowerCycle(state, PlanInForce({}, (), False, True), bench.now, bench.time))
+    (send,) = done.sends
+    assert_valid("GPUNode", "spec", grant_spec(send.grant))
+    (write,) = done.cap_statuses
+    assert max(write.status.committed_watts or 0, write.status.effective_watts or 0) <= 1_000_000
+
+
 def test_other_entries_are_tried_anew() -> None:
     bench = Bench("a")
     bench.answer = None
