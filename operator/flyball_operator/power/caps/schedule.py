@@ -29,6 +29,8 @@ CRON_FIELDS = 5
 SECOND = timedelta(seconds=1)
 # Longer than any clock is put back at once.
 CLOCKS_PUT_BACK = timedelta(hours=4)
+# In some zone it is past the last year that a datetime has from here on: what comes later comes now, or never.
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 # Clocks that are less apart show the same time: cron knows nothing shorter than a minute.
 SAME_TIME_SECONDS = 1.0
 # So many edges of a schedule are looked at for the next one that changes anything: at once, and in all.
@@ -243,7 +245,7 @@ def _base(spec: PowerCapSpec, max_limit_watts: float) -> _Limit:
 def _window_edges(window: CapSchedule, now: datetime) -> tuple[float | None, float]:
     """Seconds until the window ends (None: it is not open) and until it begins next; raises UnreadableEntry."""
     if window.start is not None and window.end is not None:
-        starts_in, ends_in = (window.start - now).total_seconds(), (window.end - now).total_seconds()
+        starts_in, ends_in = ((min(edge, LATEST) - now).total_seconds() for edge in (window.start, window.end))
         return (ends_in if starts_in <= 0 < ends_in else None), (starts_in if starts_in > 0 else math.inf)
     if window.cron is None or window.duration_seconds is None:
         raise UnreadableEntry("CronUnreadable", "it has neither cron and durationSeconds, nor start and end")

@@ -6,8 +6,10 @@ import math
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+from flyball_api.values.times import whole_second
 from flyball_operator.power.caps import schedule as cap_schedule
 from flyball_operator.power.caps.schedule import (
     EDGES_AT_ONCE,
@@ -377,6 +379,20 @@ def test_a_cap_falls_only_where_a_window_below_it_begins(watts: int, falls_in_se
     assert (
         at(PowerCapSpec(watts=watts, schedule=(LUNCH,)), NOON - timedelta(hours=1)).falls_in_seconds == falls_in_seconds
     )
+
+
+@pytest.mark.parametrize("end", ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59Z", "9999-12-31T00:00:00.999999Z"])
+@pytest.mark.parametrize("start", ["0001-01-01T00:00:00+23:59", "2026-01-01T00:00:00Z", "9999-12-31T00:00:00-23:00"])
+def test_a_window_may_begin_and_end_whenever_the_api_server_takes(start: str, end: str) -> None:
+    """In UTC such a time can be beyond the years that there are: one cap with it must not end the cycle for all."""
+    window = msgspec.convert({"name": "long", "watts": 3000, "start": start, "end": end}, CapSchedule)
+    spec = PowerCapSpec(watts=5000, schedule=(window,))
+    for ahead in (0.0, 7200.0, -7200.0):
+        effective = effective_cap(spec, NEW, NOON, MAX_WATTS, ahead)
+        assert effective.watts == (5000 if start.startswith("9999") else 3000)
+        assert effective.problems == ()
+    change = next_scheduled_change(spec, NOON, MAX_WATTS).change
+    assert change is None or whole_second(change.time).year == 9999
 
 
 def test_the_reason_says_until_when_a_window_is_open() -> None:
