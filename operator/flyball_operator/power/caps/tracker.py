@@ -5,6 +5,7 @@ An operator that begins takes what there is to remember from the caps' statuses.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapSpec
 from flyball_api.values.label_selector import LabelSelector
 from flyball_api.values.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, of_nodes
+from flyball_kube.process.logs import get_logger
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -44,6 +46,8 @@ from flyball_operator.power.nodes.failsafe import failsafe_of, node_failsafes
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.nodes.reservations import NO_RULES, least_bound, node_rules
 
+logger = get_logger(__name__)
+
 # What was counted before an operator began may have been reported so long before.
 REPORT_SLACK_SECONDS = 60.0
 
@@ -73,6 +77,7 @@ class CapTracker:
     def __init__(self, grant_lease_seconds: int = 60) -> None:
         self._grant_lease_seconds = grant_lease_seconds
         self._memory: dict[str, _Memory] = {}
+        self._refusals: dict[str, str] = {}  # of the caps that could not be worked out, by uid
         self._counters = EnergyCounters()
 
     def step(
@@ -92,7 +97,10 @@ class CapTracker:
         those whose grant says that they were: it outlasts a change of labels, and its cap. `readings` has what the caps'
         meters said last, by the caps' uids. Jobs want `wanted_gpus` together (None: all that there are).
         `clock_ahead_seconds` is by how much `now` is certainly ahead of the API server's clock.
+        Raises ValueError where `now` has no time zone.
         """
+        if now.tzinfo is None:
+            raise ValueError(f"the time {now} has no time zone; schedules are in UTC")
         brakes, readings = brakes or {}, readings or {}
         readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
         unreadable = []
@@ -109,22 +117,30 @@ class CapTracker:
         in_emergency |= {name for name, info in nodes.items() if any(cap in active for cap in info.named_caps)}
         rules = node_rules([(spec, under) for _, spec, under in readable], in_emergency)
         least = {name: least_bound(info, rules.get(name, NO_RULES)) for name, info in nodes.items()}
-        states = tuple(
-            self._evaluate(
-                cap,
-                spec,
-                {name: nodes[name] for name in under},
-                least,
-                now,
-                monotonic,
-                brakes.get(cap.name),
-                readings.get(cap.uid),
-                clock_ahead_seconds,
-            )
-            for cap, spec, under in readable
-        )
+        states: list[CapState] = []
+        for cap, spec, under in readable:
+            try:
+                state = self._evaluate(
+                    cap,
+                    spec,
+                    {name: nodes[name] for name in under},
+                    least,
+                    now,
+                    monotonic,
+                    brakes.get(cap.name),
+                    readings.get(cap.uid),
+                    clock_ahead_seconds,
+                )
+            except Exception as error:
+                # A mistake of ours that one cap shows must not end the cycle that holds all others.
+                unreadable.append(self._refused(cap, error))
+            else:
+                states.append(state)
+                self._refusals.pop(cap.uid, None)
         for uid in self._memory.keys() - {cap.uid for cap, _, _ in readable}:
             del self._memory[uid]
+        for uid in self._refusals.keys() - {cap.uid for cap, _, _ in readable}:
+            del self._refusals[uid]
         failsafes = node_failsafes(
             (failsafe_of(state.spec, state.effective.falls_in_seconds, self._grant_lease_seconds), state.nodes)
             for state in states
@@ -132,7 +148,15 @@ class CapTracker:
         rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
         limiting = ((state.spec, state.budget()) for state in states)
         rules = with_foreign_shares(rules, limiting, nodes, wanted_gpus)
-        return CapStates(states, tuple(unreadable), rules)
+        return CapStates(tuple(states), tuple(unreadable), rules)
+
+    def _refused(self, cap: PowerCap, error: Exception) -> PowerCap:
+        """A cap that cannot be worked out, as one that cannot be read; logged once for as long as it is for the same."""
+        refusal = f"PowerCap {cap.name} cannot be worked out: {type(error).__name__}: {error}"
+        if self._refusals.get(cap.uid) != refusal:
+            self._refusals[cap.uid] = refusal
+            logger.error("a cap that cannot be worked out", cap=cap.name, exc_info=error)
+        return dataclasses.replace(cap, spec=None, refusal=refusal)
 
     def _evaluate(
         self,

@@ -789,6 +789,32 @@ def test_a_cap_that_cannot_be_read_has_unknown_conditions_and_keeps_its_figures(
     stored(status)
 
 
+def test_a_cap_that_cannot_be_worked_out_is_as_one_that_cannot_be_read_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake of ours, which one cap shows, must keep no cut from any other."""
+    worked_out = cap_tracker.effective_cap
+
+    def stumbles(spec: PowerCapSpec, *rest: Any) -> Any:
+        if spec.watts == 13:
+            raise OverflowError("date value out of range")
+        return worked_out(spec, *rest)
+
+    monkeypatch.setattr(cap_tracker, "effective_cap", stumbles)
+    nodes, tracker = {"a": holding("a", 800)}, CapTracker()
+    enforced = {"effectiveWatts": 13, "conditions": [{"type": "Enforced", "status": "True"}]}
+    odd, good = cap_view("odd", watts=13, status=enforced), cap_view("good", watts=5000)
+    for seconds in range(3):
+        caps = tracker.step([odd, good], nodes, NOW, float(seconds))
+        assert [state.name for state in caps.states] == ["good"]
+        assert caps.problems == ["PowerCap odd cannot be worked out: OverflowError: date value out of range"]
+    assert caplog.text.count("a cap that cannot be worked out") == 1
+    status = unreadable_status(caps.unreadable[0], NOW)
+    assert {item.type: item.status for item in status.conditions} == dict.fromkeys(ALWAYS_SHOWN, "Unknown")
+    caps = tracker.step([cap_view("odd", watts=14), good], nodes, NOW, 3.0)
+    assert (len(caps.states), caps.unreadable) == (2, ())
+
+
 def rules(*specs: Mapping[str, Any]) -> NodeRules:
     """What caps over one node ask of it together."""
     caps = [cap_view(str(index), **{"watts": 9000, **spec}) for index, spec in enumerate(specs)]
