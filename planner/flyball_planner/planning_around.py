@@ -12,7 +12,16 @@ from dataclasses import replace
 
 from flyball_planner.ledger.pools import idle_limit_watts
 from flyball_planner.planner import DEFAULT_POLICY, plan
-from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, JobState, NodeState, Plan, PlanningFailure
+from flyball_planner.snapshot import (
+    Admission,
+    Allocation,
+    ClusterSnapshot,
+    JobDecision,
+    JobState,
+    NodeState,
+    Plan,
+    PlanningFailure,
+)
 
 # More are no matter of single jobs.
 MOST_FAILURES = 8
@@ -76,7 +85,8 @@ class _Search:
             least = {node.name: idle_limit_watts(node) for node in self._snapshot.nodes}
             jobs = (_lowered(job, least) if job.uid in failures else job for job in self._snapshot.jobs)
             self._snapshot = replace(self._snapshot, jobs=tuple(jobs))
-            again = self._made(rest)
+            # Where time is over the others stand as they were planned, beside these at more watts than they are to have.
+            again = self._tried(rest) if self._may_go_on() else made
             made = again if isinstance(again, Plan) else made
         return self._completed(made, failures)
 
@@ -84,6 +94,10 @@ class _Search:
         """The plan of these jobs alone, or what planning raises with them; the first error where time is over."""
         if not self._may_go_on():
             raise self._error
+        return self._tried(jobs)
+
+    def _tried(self, jobs: Sequence[JobState]) -> Plan | Exception:
+        """The same, whether or not time is over."""
         try:
             return self._make(holding(self._snapshot, jobs), self._policy)
         except Exception as error:
@@ -119,8 +133,9 @@ class _Search:
 
     def _completed(self, made: Plan, failures: Mapping[str, PlanningFailure]) -> Plan:
         planned = {decision.uid: decision for decision in made.decisions}
+        nodes = {node.name: node for node in self._snapshot.nodes}
         decisions = (
-            planned[job.uid] if job.uid not in failures else _as_it_is(job, failures[job.uid].error)
+            planned[job.uid] if job.uid not in failures else _as_it_is(job, _held(job, nodes), failures[job.uid].error)
             for job in self._snapshot.jobs
         )
         return replace(made, decisions=tuple(decisions), failures=tuple(failures.values()))
@@ -130,14 +145,32 @@ def holding(snapshot: ClusterSnapshot, jobs: Iterable[JobState]) -> ClusterSnaps
     """The snapshot with these of its jobs alone: what the others hold is held by others, at the limits that they have."""
     kept = tuple(jobs)
     uids = {job.uid for job in kept}
+    by_name = {node.name: node for node in snapshot.nodes}
     held: dict[str, list[tuple[int, float]]] = {}
     for job in snapshot.jobs:
-        if job.uid in uids or job.current is None:
+        allocation = None if job.uid in uids else _held(job, by_name)
+        if allocation is None:
             continue
-        for name, gpus in job.current.nodes:
-            held.setdefault(name, []).append((gpus, job.current.power_limit_watts))
+        for name, gpus in allocation.nodes:
+            held.setdefault(name, []).append((gpus, allocation.power_limit_watts))
     nodes = tuple(_with_foreign(node, held.get(node.name, ())) for node in snapshot.nodes)
     return replace(snapshot, nodes=nodes, jobs=kept)
+
+
+def _held(job: JobState, nodes: Mapping[str, NodeState]) -> Allocation | None:
+    """What the job holds; where no status says at which limits and clock, at the smallest limits and any clock.
+
+    So it is after a change of leaders. A grant of 0 MHz would be refused, and with it all that its node is to have.
+    """
+    if job.current is None:
+        return None
+    model = job.model.gpu_model
+    least = [idle_limit_watts(nodes[name]) for name, _ in job.current.nodes if name in nodes]
+    return replace(
+        job.current,
+        clock_megahertz=job.current.clock_megahertz or model.max_clock_megahertz,
+        power_limit_watts=job.current.power_limit_watts or max(least, default=model.min_power_limit_watts),
+    )
 
 
 def _with_foreign(node: NodeState, held: Sequence[tuple[int, float]]) -> NodeState:
@@ -158,15 +191,13 @@ def _lowered(job: JobState, least_watts: Mapping[str, float]) -> JobState:
     return replace(job, current=replace(job.current, power_limit_watts=limit))
 
 
-def _as_it_is(job: JobState, error: str) -> JobDecision:
-    if job.current is None:
+def _as_it_is(job: JobState, held: Allocation | None, error: str) -> JobDecision:
+    if held is None:
         words = f"The planner fails with this job, so that it waits, and others are planned without it: {error}"
         return JobDecision(job.uid, None, Admission.PLANNING_FAILED, words)
     words = f"The planner fails with this job, so that it keeps what it has, and others are planned around it: {error}"
     # Nothing is predicted of it: it may draw what its limits allow.
-    return JobDecision(
-        job.uid, job.current, Admission.ADMITTED, words, predicted_gpu_watts=job.current.power_limit_watts
-    )
+    return JobDecision(job.uid, held, Admission.ADMITTED, words, predicted_gpu_watts=held.power_limit_watts)
 
 
 def _words(error: Exception) -> str:

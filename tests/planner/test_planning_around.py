@@ -138,6 +138,33 @@ def test_one_that_runs_keeps_what_it_has_and_its_gpus_and_watts_are_nobody_elses
     assert outcome.committed_watts <= max(budget_watts, 800.0)
 
 
+@pytest.mark.parametrize("node", ["n0", "elsewhere"])
+def test_one_of_which_no_status_says_its_limits_and_clock_has_the_smallest_limits_at_any_clock(node: str) -> None:
+    """As after a change of leaders. At 0 MHz no grant of its node could be made, and at 0 W it would count for nothing."""
+    case = cluster(1, nodes=1)
+    case = replace(case, jobs=(replace(case.jobs[0], current=Allocation(((node, 4),), 0, 0.0)),))
+    made = plan_around(case, make=failing("0"))
+    (decision,) = made.decisions
+    assert decision.allocation == Allocation(((node, 4),), 1410, 100.0)
+    assert decision.predicted_gpu_watts == 100.0
+    assert holding(case, ()).nodes[0].foreign_power_limit_watts == (100.0 if node == "n0" else 0.0)
+
+
+def test_where_a_cap_cannot_be_held_and_time_is_over_there_is_a_plan_all_the_same() -> None:
+    before = cluster(2, nodes=1)
+    running = replace(before.jobs[0], current=Allocation((("n0", 1),), 1410, 331.0))
+    cap = replace(before.caps[0], budget_watts=500.0)
+    case, maker = replace(before, jobs=(running, before.jobs[1]), caps=(cap,)), failing("0")
+    full = Maker(lambda present: "0" in present)
+    plan_around(case, make=full)
+    made = plan_around(case, make=maker, may_go_on=partial(maker.asked_less_often_than, full.asked - 1))
+    assert maker.asked == full.asked - 1
+    assert [failure.uid for failure in made.failures] == ["0"]
+    kept = made.decision("0")
+    assert kept is not None
+    assert kept.allocation == replace(running.current, power_limit_watts=100.0)
+
+
 def test_of_two_that_it_takes_together_the_one_that_runs_keeps_what_it_has() -> None:
     """Which is the odd one nothing says: one that runs loses nothing by being left out."""
     case = cluster(12)
