@@ -7,7 +7,7 @@ an exception has no job. So it is searched for by plans of fewer jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from flyball_planner.ledger.pools import idle_limit_watts
@@ -36,18 +36,20 @@ def plan_around(
     policy: str = DEFAULT_POLICY,
     make: PlanMaker = plan,
     may_go_on: Callable[[], bool] = lambda: True,
+    suspects: Collection[str] = (),
 ) -> Plan:
     """The plan of `make`; where that raises, one around the jobs that it raises with, which are the plan's `failures`.
 
     Each of them keeps what it holds, or waits; its limits are lowered to the smallest where a cap could else not be held.
-    To find one of n takes about 2 log2 n plans of fewer jobs; `may_go_on` is asked before each. Raises what `make` raised
-    where it does so without any job, with more jobs than `MOST_FAILURES`, and where the search may not go on.
+    To find one of n takes about 2 log2 n plans of fewer jobs; `may_go_on` is asked before each. The `suspects`, by uid, are
+    looked at first: where it is some of these, that takes a plan for each. Raises what `make` raised where it does so
+    without any job, with more jobs than `MOST_FAILURES`, and where the search may not go on.
     """
     try:
         return make(snapshot, policy)
     except Exception as error:
         search = _Search(snapshot, policy, make, may_go_on, error)
-    return search.plan()
+    return search.around(suspects) or search.plan()
 
 
 class _Search:
@@ -63,6 +65,30 @@ class _Search:
     ) -> None:
         self._snapshot, self._policy, self._make = snapshot, policy, make
         self._may_go_on, self._error = may_go_on, error
+
+    def around(self, suspects: Collection[str]) -> Plan | None:
+        """The plan around those of the suspects that planning fails with; None where it fails with others, too."""
+        suspected = [job for job in self._snapshot.jobs if job.uid in suspects]
+        left_out = {job.uid for job in suspected}
+        rest = self._all_but(left_out)
+        made = self._made(rest) if suspected else self._error
+        if not isinstance(made, Plan):
+            return None
+        failures = dict[str, PlanningFailure]()
+        for job in suspected:
+            left_out.remove(job.uid)
+            together = self._all_but(left_out)
+            # With all of them it has failed already.
+            again = self._tried(together) if left_out and self._may_go_on() else self._error
+            if isinstance(again, Plan):
+                rest, made = together, again
+            else:
+                left_out.add(job.uid)
+                failures[job.uid] = PlanningFailure(job.uid, _words(again))
+        return self._within_caps(made, rest, failures)
+
+    def _all_but(self, uids: Collection[str]) -> tuple[JobState, ...]:
+        return tuple(job for job in self._snapshot.jobs if job.uid not in uids)
 
     def plan(self) -> Plan:
         """The plan around all that planning fails with; raises the first error where there is none."""

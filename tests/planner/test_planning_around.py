@@ -96,6 +96,34 @@ def test_any_few_jobs_cost_nobody_else_a_plan(jobs: int, data: st.DataObject) ->
     assert maker.asked <= 2 + len(odd) * (3 + math.ceil(math.log2(max(2, jobs))))
 
 
+@given(st.integers(1, 40), st.data())
+def test_whoever_is_suspected_the_same_jobs_cost_nobody_else_a_plan(jobs: int, data: st.DataObject) -> None:
+    uids = [str(index) for index in range(jobs)]
+    odd = data.draw(st.sets(st.sampled_from(uids), max_size=min(jobs, 3)))
+    suspects = data.draw(st.sets(st.sampled_from([*uids, "gone"]), max_size=4))
+    case, maker = cluster(jobs), failing(*odd)
+    made = plan_around(case, make=maker, suspects=suspects)
+    assert replace(made, failures=()) == replace(plan_around(case, make=failing(*odd)), failures=())
+    assert {failure.uid for failure in made.failures} == odd
+    if odd <= suspects:
+        assert maker.asked <= 2 + len(suspects)
+
+
+def test_those_that_it_failed_with_last_are_found_again_by_one_plan_more() -> None:
+    """Tens of them at each plan of a large cluster would make all of them late, for as long as one odd job is there."""
+    maker = failing("77")
+    made = plan_around(cluster(100), make=maker, suspects=["77"])
+    assert [failure.uid for failure in made.failures] == ["77"]
+    assert maker.asked == 2
+
+
+def test_where_time_is_over_the_suspects_are_left_out() -> None:
+    maker = failing("3")
+    made = plan_around(cluster(6), make=maker, may_go_on=partial(maker.asked_less_often_than, 2), suspects=["1", "3"])
+    assert [failure.uid for failure in made.failures] == ["1", "3"]
+    assert maker.asked == 2
+
+
 def test_one_that_waits_is_told_what_planning_raised() -> None:
     made = plan_around(cluster(6), make=failing("2"))
     assert made.failures == (PlanningFailure("2", "ZeroDivisionError: of a batch without a size"),)

@@ -34,7 +34,11 @@ def serve_plans(
     make: PlanMaker = plan,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Answer each snapshot with its plan, around the jobs that planning fails with, or with what it raised."""
+    """Answer each snapshot with its plan, around the jobs that planning fails with, or with what it raised.
+
+    The jobs that it failed with last are tried first the next time: a search for them takes many plans.
+    """
+    suspects: frozenset[str] = frozenset()
     while True:
         snapshot, policy = pipe.recv()
         until = monotonic() + SEARCH_SHARE * deadline_seconds
@@ -43,7 +47,8 @@ def serve_plans(
             return monotonic() < until
 
         try:
-            answer: Plan | str = plan_around(snapshot, policy, make, has_time)
+            answer: Plan | str = (made := plan_around(snapshot, policy, make, has_time, suspects))
+            suspects = frozenset(failure.uid for failure in made.failures)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         pipe.send(answer)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from flyball_operator.planning.worker import PlanFailed, PlanWorker
+from flyball_operator.planning.worker import PlanFailed, PlanWorker, serve_plans
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
-from flyball_planner.snapshot import Admission, ClusterSnapshot, JobState, NodeState, PlanningFailure
+from flyball_planner.planner import plan
+from flyball_planner.snapshot import Admission, ClusterSnapshot, JobState, NodeState, Plan, PlanningFailure
 
 from tests.support.planner_doubles import answers_by_policy, fails_with_odd_jobs, never_starts
 
@@ -70,6 +71,42 @@ async def test_a_job_that_the_planner_fails_with_is_named_and_keeps_nobody_from_
         Admission.PLANNING_FAILED,
         Admission.ADMITTED,
     ]
+
+
+def test_a_job_that_the_planner_fails_with_is_searched_for_once() -> None:
+    """Each plan that follows takes one plan more, not as many as the search did; once it fails no more, none."""
+    model = gpu_model_for("NVIDIA-A100-SXM4-40GB")
+    assert model is not None
+    jobs = tuple(
+        JobState(str(index), f"team/{index}", 1, 1, 256, model_class_prior("vgg16", model), 0.0) for index in range(20)
+    )
+    snapshot = ClusterSnapshot((NodeState("n0", model, 4),), jobs)
+    asked, fails = 0, True
+    answers: list[tuple[Plan, int]] = []
+
+    def make(given: ClusterSnapshot, policy: str) -> Plan:
+        nonlocal asked
+        asked += 1
+        if fails and any(job.uid == "13" for job in given.jobs):
+            raise ZeroDivisionError("of a batch without a size")
+        return plan(given, policy)
+
+    class Pipe:
+        def recv(self) -> tuple[ClusterSnapshot, str]:
+            nonlocal asked, fails
+            if len(answers) == 4:
+                raise EOFError
+            asked, fails = 0, len(answers) < 3
+            return snapshot, "powerflow-strict"
+
+        def send(self, answer: Plan) -> None:
+            answers.append((answer, asked))
+
+    with pytest.raises(EOFError):
+        serve_plans(Pipe(), 60.0, make)  # type: ignore[arg-type]
+    assert [[failure.uid for failure in made.failures] for made, _ in answers] == [["13"], ["13"], ["13"], []]
+    assert answers[0][1] > 5
+    assert [times for _, times in answers[1:]] == [2, 2, 1]
 
 
 async def test_one_process_serves_many_plans(worker: PlanWorker) -> None:
