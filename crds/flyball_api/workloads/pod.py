@@ -90,6 +90,8 @@ class _Pod(ApiStruct, frozen=True):
     status: _PodStatus = _PodStatus()
 
 
+# The restartPolicy of an init container that runs beside the others.
+SIDECAR = "Always"
 PERMILLE = 1000
 Labels = tuple[tuple[str, str], ...]  # keys and values
 
@@ -164,15 +166,22 @@ class PodView(ApiStruct, frozen=True):
 
 
 def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
-    """GPUs that the kubelet sets aside for the pod: of each resource the sum over its containers, or the largest init
-    container."""
+    """GPUs that the kubelet sets aside for the pod: of each resource what its containers and sidecars have together, or the
+    largest of its other init containers with the sidecars before it."""
 
-    def of(containers: Iterable[_Container], resource: str) -> list[int]:
-        return [count(container.resources.limits.get(resource, 0)) for container in containers]
+    def of(container: _Container, resource: str) -> int:
+        return count(container.resources.limits.get(resource, 0))
 
-    return sum(
-        max([sum(of(spec.containers, resource)), *of(spec.init_containers, resource)]) for resource in gpu_resources
-    )
+    gpus = 0
+    for resource in gpu_resources:
+        sidecars = starting = 0
+        for container in spec.init_containers:
+            if container.restart_policy == SIDECAR:
+                sidecars += of(container, resource)
+            else:
+                starting = max(starting, sidecars + of(container, resource))
+        gpus += max(starting, sidecars + sum(of(container, resource) for container in spec.containers))
+    return gpus
 
 
 def _on_parts(spec: _PodSpec, gpu_resources: Collection[str]) -> bool:
@@ -189,7 +198,7 @@ def _pod_needs(spec: _PodSpec) -> Needs:
     sidecars, starting = NO_NEEDS, NO_NEEDS
     for container in spec.init_containers:
         asked = read_needs({**container.resources.limits, **container.resources.requests})
-        if container.restart_policy == "Always":
+        if container.restart_policy == SIDECAR:
             sidecars += asked
             starting = starting.largest(sidecars)
         else:

@@ -62,6 +62,27 @@ def test_an_evicted_pod_has_no_exit_code() -> None:
     assert read_pod(raw_pod("p", phase="Failed")).exit_code is None
 
 
+@pytest.mark.parametrize(
+    ("inits", "containers", "gpus"),
+    [
+        ([("Always", 1)], [1], 2),
+        ([("Always", 1), ("", 4)], [1], 5),
+        ([("", 4), ("Always", 1)], [1], 4),
+        ([("Always", 1), ("", 2), ("Always", 1)], [2], 4),
+    ],
+)
+def test_gpus_of_sidecars_are_held_beside_the_others(
+    inits: list[tuple[str, int]], containers: list[int], gpus: int
+) -> None:
+    """Whoever takes them for free plans jobs on them that can never start."""
+    pod = raw_pod("p", gpus=0)
+    pod["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": str(asked)}}} for asked in containers]
+    pod["spec"]["initContainers"] = [
+        {"restartPolicy": policy, "resources": {"limits": {"nvidia.com/gpu": str(asked)}}} for policy, asked in inits
+    ]
+    assert read_pod(pod).gpus == gpus
+
+
 def test_a_pods_gpus_are_counted_under_every_name_that_they_go_by() -> None:
     pod = raw_pod("p", gpus=0)
     pod["spec"]["containers"] = [
