@@ -6,12 +6,16 @@ the same jobs allowed on them. Allocation then works with pools, of which there 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import CapConstraint, JobState, NodeState
+
+# Of the largest limit, or of the clocks: by so much boards may differ that one job spans.
+ALIKE_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +90,47 @@ def unified_models(nodes: Iterable[NodeState]) -> dict[GpuModel, GpuModel]:
     """For each GPU model as some node reports it, the model to plan jobs with.
 
     Boards of one product may report limits or clocks that differ a little. What all of them can do is what a job that
-    spans them can be given, and keeps them in one pool; boards without a common range stay apart.
+    spans them can be given, and keeps them in one pool; boards without a common range stay apart. So do those that differ
+    by more than `ALIKE_SHARE` from what most nodes report: what one node says must not bound what all others are given.
     """
-    by_product: dict[str, list[GpuModel]] = {}
+    counts: dict[str, Counter[GpuModel]] = {}
     for node in nodes:
-        models = by_product.setdefault(node.gpu_model.product, [])
-        if node.gpu_model not in models:
-            models.append(node.gpu_model)
+        counts.setdefault(node.gpu_model.product, Counter())[node.gpu_model] += 1
     unified: dict[GpuModel, GpuModel] = {}
-    for models in by_product.values():
-        common = _common(models)
-        for model in models:
-            unified[model] = common or model
+    for of_product in counts.values():
+        groups: list[list[GpuModel]] = []  # each by the model of most nodes in it
+        for model in sorted(of_product, key=lambda model: (-of_product[model], *_figures(model))):
+            alike = next((group for group in groups if _alike(group[0], model)), None)
+            if alike is None:
+                groups.append([model])
+            else:
+                alike.append(model)
+        for group in groups:
+            common = _common(group)
+            unified |= {model: common or model for model in group}
     return unified
+
+
+def _figures(model: GpuModel) -> tuple[float | tuple[int, ...], ...]:
+    """What boards of one product may differ by."""
+    return (
+        model.max_power_limit_watts,
+        model.min_power_limit_watts,
+        model.default_power_limit_watts,
+        model.idle_power_watts,
+        model.clocks_megahertz,
+    )
+
+
+def _alike(usual: GpuModel, other: GpuModel) -> bool:
+    """Whether what both can do is not much less than what the usual one can."""
+    most_watts = ALIKE_SHARE * usual.max_power_limit_watts
+    common = len(set(usual.clocks_megahertz) & set(other.clocks_megahertz))
+    return (
+        abs(other.max_power_limit_watts - usual.max_power_limit_watts) <= most_watts
+        and abs(other.min_power_limit_watts - usual.min_power_limit_watts) <= most_watts
+        and common >= (1.0 - ALIKE_SHARE) * len(usual.clocks_megahertz)
+    )
 
 
 def _common(models: Sequence[GpuModel]) -> GpuModel | None:
