@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -85,11 +86,18 @@ def _fixed(
 
 
 def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
-    """One GPU's smallest and default power limit, whichever it is; None where no GPU is known."""
-    models = [info.gpu_model for info in nodes if info.gpu_model is not None]
-    if not models:
+    """One GPU's smallest and default power limit, whichever it is; None where no GPU is known.
+
+    Of each product those that most GPUs have: jobs are stopped by quotas, and one node's report must not stop those of all.
+    """
+    of_products: dict[str, Counter[GpuWatts]] = {}
+    for info in nodes:
+        if info.gpu_model is not None:
+            watts = GpuWatts(
+                held_watts(info.gpu_model.min_power_limit_watts), held_watts(info.gpu_model.default_power_limit_watts)
+            )
+            of_products.setdefault(info.gpu_model.product, Counter())[watts] += info.gpus
+    if not of_products:
         return None
-    return GpuWatts(
-        held_watts(max(model.min_power_limit_watts for model in models)),
-        held_watts(max(model.default_power_limit_watts for model in models)),
-    )
+    usual = [max((number, watts) for watts, number in gpus.items())[1] for gpus in of_products.values()]
+    return GpuWatts(max(watts.smallest for watts in usual), max(watts.default for watts in usual))
