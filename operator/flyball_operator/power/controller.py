@@ -299,9 +299,17 @@ class PowerController:
         )
         targets = [at_smallest_limits(target) if target.node in leaving else target for target in targets]
         caps_over = state.caps.names_over_nodes()
+        # Nobody knows over which nodes a cap lies that cannot be read; an emergency under it is for those of before.
+        unreadable = {cap.name for cap in state.caps.unreadable}
         targets = [
-            replace(target, caps=self._brakes.over(state.nodes[target.node], caps_over.get(target.node, ())))
+            replace(
+                target,
+                caps=self._brakes.over(
+                    info, (*caps_over.get(info.name, ()), *(name for name in info.named_caps if name in unreadable))
+                ),
+            )
             for target in targets
+            if (info := state.nodes[target.node])
         ]
         return [self._writes.writable(target) for target in targets]
 

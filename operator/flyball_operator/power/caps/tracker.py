@@ -42,7 +42,7 @@ from flyball_operator.power.caps.schedule import (
 )
 from flyball_operator.power.caps.state import Breach, CapState, CapStates
 from flyball_operator.power.nodes.energy_counters import CounterSum, Drawn, EnergyCounters, most_joules
-from flyball_operator.power.nodes.failsafe import failsafe_of, node_failsafes
+from flyball_operator.power.nodes.failsafe import MINIMUM, failsafe_of, node_failsafes
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.nodes.reservations import NO_RULES, least_bound, node_rules
 
@@ -145,7 +145,9 @@ class CapTracker:
             (failsafe_of(state.spec, state.effective.falls_in_seconds, self._grant_lease_seconds), state.nodes)
             for state in states
         )
-        rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
+        if unreadable:  # nobody knows what these ask for, and of which nodes
+            failsafes = {}
+        rules = {name: replace(rule, failsafe=failsafes.get(name, MINIMUM)) for name, rule in rules.items()}
         limiting = ((state.spec, state.budget()) for state in states)
         rules = with_foreign_shares(rules, limiting, nodes, wanted_gpus)
         return CapStates(tuple(states), tuple(unreadable), rules)

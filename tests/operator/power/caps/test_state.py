@@ -830,6 +830,14 @@ def test_the_strictest_of_each_rule_counts() -> None:
     )
 
 
+def test_while_a_cap_cannot_be_read_no_node_is_to_hold_its_limits_without_an_operator() -> None:
+    """It may be over any node, and have chosen the minimum."""
+    hold, unreadable = cap_view("a", watts=9000, failsafe="Hold"), cap_view("b")
+    tracker, nodes = CapTracker(grant_lease_seconds=60), {"a": holding("a", 800)}
+    assert tracker.step([hold], nodes, NOW, 0.0).rules["a"].failsafe.hold_seconds == 3600
+    assert tracker.step([hold, unreadable], nodes, NOW, 1.0).rules["a"].failsafe == MINIMUM
+
+
 def test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum() -> None:
     assert rules({"failsafeWattsPerGpu": 200}, {}).failsafe == MINIMUM
     assert rules({"failsafe": "Hold"}, {}).failsafe == MINIMUM

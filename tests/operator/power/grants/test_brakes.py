@@ -774,6 +774,20 @@ def test_an_emergency_outlasts_its_cap_and_a_change_of_labels() -> None:
     assert all([cap.name for cap in send.grant.caps] == ["row"] for send in sends)
 
 
+@pytest.mark.parametrize("others", [(), ("site",)])
+def test_an_emergency_is_for_the_nodes_of_a_cap_that_cannot_be_read_any_more(others: tuple[str, ...]) -> None:
+    """Agents look only for what their grants name: an edit that nobody can read must not take the lever away."""
+    bound = 200 * GPUS * 1000
+    for brakes in ({}, {"row": emergency("Active")}):
+        bench = Bench(schedule=[{"name": "neither cron nor dates nor watts"}])
+        bench.others = [cap_view(name, watts=20_000, status={"effectiveWatts": 20_000}) for name in others]
+        bench.brakes = brakes
+        sends = bench.step(14_400, plan_watts=200).sends
+        assert [[cap.name for cap in send.grant.caps] for send in sends] == [["row", *others]] * len(NODES)
+        assert {send.grant.bound.limit_milliwatts for send in sends} == {bound}
+        bound = FLOOR * GPUS
+
+
 def test_without_an_emergency_no_cap_speaks_of_one() -> None:
     assert "Emergency" not in conditions(Bench().step(14_400))
 
