@@ -54,8 +54,20 @@ class ObservingController:
             replace(cluster, gpu_nodes=governed, caps=caps), now, monotonic, readings
         )
         by_uid = {state.cap.uid: state for state in self._if_governed.caps.states}
-        states = tuple(msgspec.structs.replace(state, if_governed=by_uid[state.cap.uid]) for state in seen.caps.states)
-        return replace(seen, caps=msgspec.structs.replace(seen.caps, states=states), cutting=False, figures_wait=False)
+        refusals = {cap.uid: cap.refusal for cap in self._if_governed.caps.unreadable}
+        states = [
+            msgspec.structs.replace(state, if_governed=by_uid[state.cap.uid])
+            for state in seen.caps.states
+            if state.cap.uid in by_uid
+        ]
+        # None is said to be as if it were governed.
+        unknown = [
+            replace(state.cap, spec=None, refusal=refusals[state.cap.uid])
+            for state in seen.caps.states
+            if state.cap.uid not in by_uid
+        ]
+        shown = msgspec.structs.replace(seen.caps, states=tuple(states), unreadable=(*seen.caps.unreadable, *unknown))
+        return replace(seen, caps=shown, cutting=False, figures_wait=False)
 
     def planned_on(self, state: PowerState) -> PowerState:
         """The cluster as it would be, were it governed."""

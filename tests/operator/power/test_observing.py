@@ -12,10 +12,12 @@ import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.power_cap import PowerCap
+from flyball_api.power_cap import PowerCap, PowerCapSpec
 from flyball_api.reading import ObjectMeta
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
+from flyball_operator.power.caps import tracker as cap_tracker
+from flyball_operator.power.caps.schedule import EffectiveCap
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.grants.brakes import SendBrake
@@ -332,3 +334,29 @@ def test_nothing_is_ever_granted_braked_closed_or_called_enforced(
             for send in instructions.sends:
                 if outcome is not None:
                     bench.controller.handle(Answered(send.node.name, outcome))
+
+
+@pytest.mark.parametrize("calls", [(1,), (2,), (1, 2)], ids=["as it stands", "as it would be", "both"])
+def test_a_cap_that_cannot_be_worked_out_is_not_taken_for_one_that_is_governed(
+    calls: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_out, asked = cap_tracker.effective_cap, 0
+
+    def stumbles(spec: PowerCapSpec, *rest: Any) -> EffectiveCap:
+        nonlocal asked
+        asked += spec.watts == 13
+        if spec.watts == 13 and asked in calls:
+            raise OverflowError("date value out of range")
+        return worked_out(spec, *rest)
+
+    monkeypatch.setattr(cap_tracker, "effective_cap", stumbles)
+    bench = Bench()
+    bench.reports("a", "b")
+    cluster = bench.cluster(cap_view("odd", watts=13, status={"committedWatts": 7}), cap_view("good", watts=5000))
+    state = bench.controller.observe(cluster, NOW, 0.0)
+    assert [item.name for item in state.caps.states] == ["good"]
+    (unknown,) = state.caps.unreadable
+    assert (unknown.name, unknown.status.committed_watts) == ("odd", 7)
+    assert "cannot be worked out" in unknown.refusal
+    step = bench.controller.step(PowerCycle(state, PlanInForce(), NOW, 0.0))
+    assert {write.cap.name for write in step.cap_statuses} == {"odd", "good"}
