@@ -194,7 +194,7 @@ class PowerController:
             reserved=turns.may_start,
             held_up=turns.held_up,
             owing=len(self._acknowledgements.owing),
-            label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
+            label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}, monotonic),
             holds=tuple(
                 self._holds.step(
                     state.cluster.caps,
@@ -224,12 +224,13 @@ class PowerController:
         )
 
     def _label_syncs(
-        self, state: PowerState, leaving: frozenset[str], granted: Collection[str]
+        self, state: PowerState, leaving: frozenset[str], granted: Collection[str], monotonic: float
     ) -> tuple[LabelSync, ...]:
         """What GPUNodes should say of labels; never beside a grant, of which only one of two writes would be taken."""
         found = self._memberships.syncs(state.caps, state.nodes, leaving, self._may_raise(state))
         written = self._writes.under_way
-        return tuple(sync for sync in found if sync.node.name not in granted and sync.node.name not in written)
+        free = [sync for sync in found if sync.node.name not in granted and sync.node.name not in written]
+        return tuple(self._memberships.take_due(free, monotonic))
 
     def _grants(
         self, state: PowerState, plan: PlanInForce, leaving: frozenset[str], monotonic: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flyball_operator.power.caps.state import CapState, CapStates
 from flyball_operator.power.nodes.info import NodeInfo
@@ -19,6 +20,10 @@ Labels = Mapping[str, str]
 
 # Sets of labels that are remembered for labels that were lost: labels of a node come and go one by one, too.
 MAX_LOSSES = 8
+
+
+# The same labels that are to be written again wait so long, each time twice as long, up to the longest pause.
+FIRST_REPETITION_SECONDS, LONGEST_REPETITION_SECONDS = 0.25, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,29 @@ class LabelSync:
     left: tuple[str, ...] = ()
     by_annotation: bool = False
 
+    @property
+    def content(self) -> tuple[Labels, tuple[Labels, ...]]:
+        """What the GPUNode is to say."""
+        return self.node.labels, self.former_labels
+
+    @property
+    def replaced(self) -> str:
+        """The version of the GPUNode that it is written over."""
+        return "" if self.node.gpu_node is None else self.node.gpu_node.metadata.resource_version
+
+
+class _Written(NamedTuple):
+    """Labels that were to be written: over which version first and when, and how often they were to be again since."""
+
+    content: tuple[Labels, tuple[Labels, ...]]
+    replaced: str
+    at: float
+    repetitions: int = 0
+
+    def due(self) -> float:
+        pause = FIRST_REPETITION_SECONDS * 2 ** min(self.repetitions, 10)
+        return self.at + min(pause, LONGEST_REPETITION_SECONDS)
+
 
 class Memberships:
     """Remembers since when each node has been about to leave a cap; `settle_seconds` after that it is brought to leave.
@@ -43,6 +71,7 @@ class Memberships:
     def __init__(self, settle_seconds: float) -> None:
         self._settle_seconds = settle_seconds
         self._leaving: dict[str, tuple[frozenset[str], Labels, float]] = {}  # caps, labels of now, since when
+        self._written: dict[str, _Written] = {}
 
     def update(self, caps: CapStates, nodes: Mapping[str, NodeInfo], monotonic: float) -> None:
         """Take in what stands now."""
@@ -80,6 +109,27 @@ class Memberships:
             if (info.labels, kept) != (gpu_node.labels, gpu_node.former_labels):
                 went = tuple(sorted(left)) if leaves else ()
                 found.append(LabelSync(info, kept, went, bool(went) and gpu_node.release_asked))
+        return found
+
+    def take_due(self, syncs: Iterable[LabelSync], monotonic: float) -> list[LabelSync]:
+        """Those of the syncs to write now, which count as written: not what was a moment ago, whoever has taken it back.
+
+        What an admission policy puts on every object that is written would else be taken off by each cycle, and each write
+        brings the next one.
+        """
+        forgotten = monotonic - 2 * LONGEST_REPETITION_SECONDS
+        self._written = {name: last for name, last in self._written.items() if last.at > forgotten}
+        found = []
+        for sync in syncs:
+            name = sync.node.name
+            last = self._written.get(name)
+            if last is None or last.content != sync.content:
+                self._written[name] = _Written(sync.content, sync.replaced, monotonic)
+            elif last.replaced != sync.replaced:
+                if monotonic < last.due():
+                    continue
+                self._written[name] = _Written(sync.content, sync.replaced, monotonic, last.repetitions + 1)
+            found.append(sync)
         return found
 
 

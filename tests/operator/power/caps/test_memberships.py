@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -402,6 +403,28 @@ def test_no_labels_are_written_beside_a_grant() -> None:
     hall.labels["n1"] = {**ROW_A, "time": "2"}
     waiting = hall.cycle()
     assert (waiting.sends, waiting.label_syncs) == ((), ())
+
+
+def test_labels_that_somebody_puts_back_at_each_write_are_taken_off_ever_less_often() -> None:
+    """As an admission policy does that labels every object. Each write brings the next cycle, and that the next write."""
+    hall, writes = Hall(row("a", 4000, ROW_A), n1=ROW_A), []
+    hall.rests()
+    marked = {**ROW_A, "team": "x"}
+    item = hall.gpu_nodes["n1"]
+    assert item.grant is not None
+    hall.put("n1", item.grant, marked)
+    while hall.seconds < 200.0:
+        for sync in hall.cycle().label_syncs:
+            writes.append(hall.seconds)
+            hall.put("n1", item.grant, marked, sync.former_labels)
+        hall.seconds += 0.25
+    pauses = [later - at for at, later in pairwise(writes)]
+    assert len(writes) < 20
+    assert pauses == pytest.approx(sorted(pauses), abs=0.26)
+    assert max(pauses) <= 60.25
+    # Other labels are written at once.
+    hall.labels["n1"] = {**ROW_A, "time": "2"}
+    assert [dict(sync.node.labels) for sync in hall.cycle().label_syncs] == [{**ROW_A, "time": "2"}]
 
 
 def test_a_node_that_has_yet_to_be_sent_the_smallest_limits_does_not_leave() -> None:
