@@ -14,8 +14,10 @@ from typing import NamedTuple
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import CapConstraint, JobState, NodeState
 
-# Of the largest limit, or of the clocks: by so much boards may differ that one job spans.
+# Of the largest limit, or of the clocks: boards that differ by no more are planned with by what all of them can do.
 ALIKE_SHARE = 0.15
+# So are others, but where they are of so small a share of a product's nodes.
+FEW_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +91,36 @@ def idle_limit_watts(node: NodeState) -> float:
 def unified_models(nodes: Iterable[NodeState]) -> dict[GpuModel, GpuModel]:
     """For each GPU model as some node reports it, the model to plan jobs with.
 
-    Boards of one product may report limits or clocks that differ a little. What all of them can do is what a job that
-    spans them can be given, and keeps them in one pool; boards without a common range stay apart. So do those that differ
-    by more than `ALIKE_SHARE` from what most nodes report: what one node says must not bound what all others are given.
+    Boards of one product may report limits or clocks that differ. What all of them can do is what a job that spans them can
+    be given, and keeps them in one pool; boards without a common range stay apart. So do those of a few nodes that differ
+    by more than `ALIKE_SHARE` from what most report: what one node says must not bound what all others are given.
     """
     counts: dict[str, Counter[GpuModel]] = {}
     for node in nodes:
         counts.setdefault(node.gpu_model.product, Counter())[node.gpu_model] += 1
     unified: dict[GpuModel, GpuModel] = {}
     for of_product in counts.values():
-        groups: list[list[GpuModel]] = []  # each by the model of most nodes in it
-        for model in sorted(of_product, key=lambda model: (-of_product[model], *_figures(model))):
-            alike = next((group for group in groups if _alike(group[0], model)), None)
-            if alike is None:
-                groups.append([model])
-            else:
-                alike.append(model)
+        groups = _alike_groups(of_product)
+        fewest = FEW_SHARE * of_product.total()
+        many = [group for group in groups if sum(of_product[model] for model in group) > fewest] or groups
+        all_of_many = [model for group in many for model in group]
+        together = _common(all_of_many)
         for group in groups:
-            common = _common(group)
+            common = together if together is not None and group[0] in all_of_many else _common(group)
             unified |= {model: common or model for model in group}
     return unified
+
+
+def _alike_groups(counts: Counter[GpuModel]) -> list[list[GpuModel]]:
+    """The models that differ a little from the one of most nodes, the others from the one of most of these, and so on."""
+    groups: list[list[GpuModel]] = []
+    for model in sorted(counts, key=lambda model: (-counts[model], *_figures(model))):
+        alike = next((group for group in groups if _alike(group[0], model)), None)
+        if alike is None:
+            groups.append([model])
+        else:
+            alike.append(model)
+    return groups
 
 
 def _figures(model: GpuModel) -> tuple[float | tuple[int, ...], ...]:

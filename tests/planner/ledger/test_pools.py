@@ -74,3 +74,20 @@ def test_boards_that_differ_a_little_are_planned_with_by_what_all_of_them_can_do
     assert found[A100] == found[other]
     common = found[other]
     assert (common.min_power_limit_watts, common.max_power_limit_watts, common.max_clock_megahertz) == (150, 350, 1395)
+
+
+def test_so_are_boards_that_differ_much_where_they_are_not_few() -> None:
+    assert A100 is not None
+    other = reports(lowest=150.0, highest=250.0)
+    for order in ([A100, other], [A100, A100, other, other]):
+        found = unified_models(nodes_of(*order))
+        assert found[A100] == found[other]
+        assert (found[other].min_power_limit_watts, found[other].max_power_limit_watts) == (150, 250)
+    few = unified_models(nodes_of(A100, other, A100))
+    assert (few[A100], few[other]) == (A100, other)
+
+
+def test_where_no_kind_of_board_is_usual_all_are_planned_with_by_what_they_can_do_together() -> None:
+    kinds = [reports(highest=highest) for highest in (150.0, 220.0, 300.0, 400.0)]
+    found = unified_models(nodes_of(*kinds))
+    assert {found[kind].max_power_limit_watts for kind in kinds} == {150.0}
