@@ -24,9 +24,10 @@ FEW_SHARE = 1 / 3
 class Pool:
     """A set of interchangeable nodes. `cell_gpus` is the largest power of two within a node: what one node gives a job.
 
-    Pools of one `group` differ only by caps and idle watts, so one job may span them. `capacities` holds each node's
-    GPUs that jobs may hold: 0 where nothing new may be placed. Nodes that cannot be commanded have pools of their own,
-    without room and without caps: what they hold is fixed, whatever runs there.
+    Pools of one `group` differ only by caps, idle watts and the jobs allowed on them: one job may span those of them that
+    it is allowed on. `capacities` holds each node's GPUs that jobs may hold: 0 where nothing new may be placed. Nodes that
+    cannot be commanded have pools of their own, without room and without caps: what they hold is fixed, whatever runs
+    there.
     """
 
     index: int
@@ -201,7 +202,7 @@ def build_pools(
             commandable,
         )
         members.setdefault(key, []).append(node)
-    groups: dict[tuple[GpuModel, int, tuple[bool, ...]], int] = {}
+    groups: dict[tuple[GpuModel, int], int] = {}
     pools: list[Pool] = []
     position: dict[str, tuple[int, int]] = {}
     for key, alike in members.items():
@@ -209,7 +210,7 @@ def build_pools(
         pools.append(
             Pool(
                 index=index,
-                group=groups.setdefault((key.gpu_model, key.cell_gpus, key.selector), len(groups)),
+                group=groups.setdefault((key.gpu_model, key.cell_gpus), len(groups)),
                 gpu_model=key.gpu_model,
                 cell_gpus=key.cell_gpus,
                 cap_indices=key.cap_indices,

@@ -355,6 +355,18 @@ def test_a_selector_is_kept_and_does_not_split_other_jobs() -> None:
     assert decision.allocation is None
 
 
+def test_jobs_that_wait_for_nodes_of_their_choice_part_no_other_job() -> None:
+    """Whatever their priority, and though they can never be placed: nodes that they tell apart are alike to all others."""
+    names = [f"n{index}" for index in range(8)]
+    members = tuple(node(name) for name in names)
+    choices = (names[:4], names[::2], [names[0], names[3], names[5], names[6]])
+    waiting = [
+        rigid(f"odd-{index}", 64, eligible_nodes=frozenset(choice), priority=-1) for index, choice in enumerate(choices)
+    ]
+    made = plan(ClusterSnapshot(members, (rigid("wide", 32), *waiting)))
+    assert len(nodes_of(made, "wide")) == 4
+
+
 def test_a_running_job_of_an_unusual_shape_is_kept_as_it_is() -> None:
     members = (node("n0"), node("n1"))
     running = rigid("odd", 4, [("n0", 3), ("n1", 1)])
