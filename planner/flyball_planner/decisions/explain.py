@@ -134,7 +134,7 @@ class Explainer:
         """Which cap keeps a job from its smallest size at one of the accounted clocks; None where GPUs do, or nothing."""
         gpus = candidate.ladder[0]
         short: tuple[float, str] | None = None
-        for pool in candidate.pools:
+        for pool in self._state.unlike(candidate):
             option = self._state.book.at(candidate.index, pool, gpus)
             if option is None:
                 caps = self._state.pools[pool].cap_indices

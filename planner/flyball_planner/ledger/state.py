@@ -7,7 +7,7 @@ be chosen by the placement). Entering and leaving keep every count exact, so a s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,6 +109,8 @@ class PlanState:
         self.accounts = accounts
         self.book = book
         self.slots = Slots(pools)
+        self._bits: dict[tuple[int, ...], int] = {}  # of sets of pools
+        self._bits_by_candidate: dict[int, int] = {}
         # Headroom of each cap with the placed candidates at their lowest, admission and base clocks.
         self.slack = [[account.headroom_watts for account in accounts] for _ in (LOWEST, ADMISSION, BASE)]
         # Of each cap: the sum of `base_over_admission_speed` over its candidates.
@@ -192,7 +194,7 @@ class PlanState:
         before = dict(candidate.contribution)
         former = self.leave(candidate)
         shortages = []
-        for pool in candidate.pools:
+        for pool in self.unlike(candidate):
             option = self.book.at(candidate.index, pool, gpus)
             if option is None or not self.slots.fits(pool, *self.cells(pool, gpus, option), migrate=False):
                 continue
@@ -228,7 +230,21 @@ class PlanState:
 
     def may_hold(self, candidate: Candidate, gpus: int) -> bool:
         """A quick no: False where the GPUs that are free, and the candidate's own, do not add up to a size."""
-        return candidate.gpus + sum(self.slots.free_room[pool][0] for pool in candidate.pools) >= gpus
+        return candidate.gpus + self.slots.free_gpus(self._bits_of(candidate)) >= gpus
+
+    def unlike(self, candidate: Candidate) -> list[int]:
+        """The pools that the candidate may go to, ascending, without those that are in all like one before them."""
+        return self.slots.first_of_alike(self._bits_of(candidate))
+
+    def _bits_of(self, candidate: Candidate) -> int:
+        """A bit for each pool that the candidate may go to. Hundreds of candidates have the same ones."""
+        known = self._bits_by_candidate.get(candidate.index)
+        if known is None:
+            known = self._bits.get(candidate.pools)
+            if known is None:
+                known = self._bits[candidate.pools] = _bits(candidate.pools)
+            self._bits_by_candidate[candidate.index] = known
+        return known
 
     def affords(self, contribution: Contribution, clock: int, previous: Contribution = ()) -> bool:
         """Whether every cap bears the contribution at `clock`, and at the lowest.
@@ -265,12 +281,15 @@ class PlanState:
         Preferred, in this order: no migration of others, the pools that the job was in, the shortest iteration, headroom.
         `pools`: where to look; None: wherever the job may go.
         """
+        bits = self._bits_of(candidate) if pools is None else _bits(pools)
         pools = candidate.pools if pools is None else pools
         home = {pool for pool, _ in candidate.last_parts}
+        at_home = _bits(home)
         found: list[tuple[bool, bool, float, float, int, Option]] = []
         spread = False
         options: dict[int, tuple[Option, int, int] | None] = {}  # by kind of pool: the option, and the cells it takes
-        for pool in pools:
+        # Of those that are alike, the first one at home and the first elsewhere come before all others.
+        for pool in (*self.slots.first_of_alike(bits & at_home), *self.slots.first_of_alike(bits & ~at_home)):
             kind = self.book.kind_of(pool)
             if kind not in options:
                 option = self.book.at(candidate.index, pool, gpus)
@@ -341,3 +360,11 @@ class PlanState:
             self.base_speed_gain[cap] += stretch
             for clock in (LOWEST, ADMISSION, BASE):
                 self.slack[clock][cap] -= watts[clock]
+
+
+def _bits(pools: Iterable[int]) -> int:
+    """A bit for each of the pools."""
+    found = 0
+    for pool in pools:
+        found |= 1 << pool
+    return found
