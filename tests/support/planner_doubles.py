@@ -19,6 +19,10 @@ def answers_by_policy(connection: Connection) -> None:
         answer: Any = Plan(())
         if policy == "hang":
             threading.Event().wait()
+        elif policy == "fill memory":
+            filled = b"x" * 2**28
+            threading.Event().wait()
+            del filled
         elif policy == "raise":
             answer = "ValueError: the snapshot makes no sense"
         elif policy == "die":

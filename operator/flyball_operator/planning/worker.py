@@ -1,7 +1,8 @@
 """The planner in a process of its own, with a deadline: a plan that takes too long costs a plan, never the loop.
 
 The loop that holds the cap must answer within a second whatever the planner meets, so the two share no interpreter; a
-worker that passes its deadline is killed and the old plan stands.
+worker that passes its deadline is killed and the old plan stands. So is one that takes too much of their memory: where a
+container passes its limit, the kernel ends all its processes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from flyball_planner.planning_around import PlanMaker, plan_around
 from flyball_planner.snapshot import ClusterSnapshot, Plan
 from flyball_processes import WorkerProcess
 
+from flyball_operator.planning.memory import container_bytes, process_bytes
+
 # A fresh interpreter and the planner's libraries, on a loaded machine. The deadline of a plan begins after that.
 START_SECONDS = 60.0
 # In so much of a plan's deadline a search for the jobs that it fails with may begin another plan.
 SEARCH_SHARE = 0.5
+# So much of the container's memory is for plans, and so often a plan's is looked at: one takes some 150 MB/s at most.
+MEMORY_SHARE, LOOK_SECONDS = 0.5, 0.1
 
 
 class PlanFailed(Exception):
-    """The planner raised, died, or passed its deadline; the message says which, and the old plan stands."""
+    """The planner raised, died, or passed its deadline or its memory; the message says which, and the old plan stands."""
 
 
 def serve_plans(
@@ -62,7 +67,8 @@ def _announce(serve: Callable[[Connection], None], pipe: Connection) -> None:
 class _Planner:
     """One process that plans, one request at a time."""
 
-    def __init__(self, serve: Callable[[Connection], None]) -> None:
+    def __init__(self, serve: Callable[[Connection], None], most_bytes: float) -> None:
+        self._most_bytes = most_bytes
         self._process = WorkerProcess(partial(_announce, serve), "flyball-planner")
         self._ready = False
         self._asking: asyncio.Task[Any] | None = None
@@ -85,11 +91,14 @@ class _Planner:
         return await self._wait(exchange, deadline_seconds, "passed its deadline of")
 
     async def _wait(self, call: Callable[[], Any], seconds: float, late: str) -> Any:
-        # Shielded: a thread cannot be cancelled, only be made to end, by the death of the process that it talks to.
+        # Never awaited itself: a thread cannot be cancelled, only be made to end, by the death of the process it talks to.
         self._asking = asyncio.ensure_future(asyncio.to_thread(call))
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(self._asking)
+                while not (await asyncio.wait((self._asking,), timeout=LOOK_SECONDS))[0]:
+                    if process_bytes(self._process.pid) > self._most_bytes:
+                        raise PlanFailed(f"the planner took more than its {self._most_bytes / 2**20:.0f} MiB of memory")
+                return self._asking.result()
         except TimeoutError as error:
             raise PlanFailed(f"the planner {late} {seconds:g} s") from error
 
@@ -110,7 +119,13 @@ class _Planner:
 class PlanWorker:
     """One planning process, started when first needed and started again after a failure."""
 
-    def __init__(self, deadline_seconds: float, serve: Callable[[Connection], None] | None = None) -> None:
+    def __init__(
+        self,
+        deadline_seconds: float,
+        serve: Callable[[Connection], None] | None = None,
+        most_bytes: float | None = None,
+    ) -> None:
+        self._most_bytes = MEMORY_SHARE * container_bytes() if most_bytes is None else most_bytes
         self._deadline_seconds = deadline_seconds
         self._serve = serve or partial(serve_plans, deadline_seconds=deadline_seconds)
         self._planner: _Planner | None = None
@@ -119,7 +134,7 @@ class PlanWorker:
         """Start the process where none runs, so that the first plan does not pay for its imports."""
         if self._planner is None or not self._planner.alive:
             self.stop()
-            self._planner = _Planner(self._serve)
+            self._planner = _Planner(self._serve, self._most_bytes)
         return self._planner
 
     def stop(self) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from flyball_operator.planning.memory import container_bytes, process_bytes
 from flyball_operator.planning.worker import PlanFailed, PlanWorker, serve_plans
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
@@ -133,6 +136,30 @@ async def test_a_plan_that_passes_its_deadline_ends_its_process() -> None:
         assert is_running(await pid_of(worker))
     finally:
         worker.stop()
+
+
+async def test_a_plan_that_takes_too_much_memory_ends_its_process() -> None:
+    """Not the container's limit, which would end the loop with it."""
+    worker = PlanWorker(30.0, answers_by_policy, most_bytes=2**28)
+    try:
+        first = await pid_of(worker)
+        with pytest.raises(PlanFailed, match="took more than its 256 MiB of memory"):
+            await worker.plan(EMPTY, "fill memory")
+        assert not is_running(first)
+        assert is_running(await pid_of(worker))
+    finally:
+        worker.stop()
+
+
+def test_what_a_process_has_and_its_container_may_take_is_known(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    assert container_bytes(limit) == math.inf
+    limit.write_text("max\n")
+    assert container_bytes(limit) == math.inf
+    limit.write_text("1073741824\n")
+    assert container_bytes(limit) == 2**30
+    assert process_bytes(os.getpid()) > 2**20
+    assert process_bytes(2**30) == 0, "no process has such a number"
 
 
 @pytest.mark.parametrize("policy", ["die", "unsendable"])
