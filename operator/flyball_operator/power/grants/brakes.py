@@ -103,11 +103,14 @@ class Brakes:
         return own if seen is None else max(own, seen.version)
 
     def over(self, node: NodeInfo, caps: Iterable[str]) -> tuple[CapOverNode, ...]:
-        """What the grant of a node under these caps names. An emergency goes on for nodes that have left their cap."""
+        """What the grant of a node under these caps names. An emergency goes on for nodes that have left their cap.
+
+        Where there are more than a grant can name, those with an emergency: the others' cuts come with grants.
+        """
         grant = node.power.grant
         held = () if grant is None else (cap.name for cap in grant.caps if self._is_active(cap.name))
-        names = sorted({*caps, *held})[:MAX_CAPS_OVER_NODE]
-        return tuple(CapOverNode(name, self.known(name)) for name in names)
+        first = sorted({*caps, *held}, key=lambda name: (not self._is_active(name), name))[:MAX_CAPS_OVER_NODE]
+        return tuple(CapOverNode(name, self.known(name)) for name in sorted(first))
 
     def step(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
         """Decide which brakes to write now; they count as sent from here on."""

@@ -25,6 +25,7 @@ from flyball_operator.power.grants.brakes import (
     HOLD_BACK_TURN,
     LATE_HOLD_BACK_SECONDS,
     LONGEST_HOLD_BACK,
+    MAX_CAPS_OVER_NODE,
     PAUSE_SECONDS,
     STILL_COMING_SECONDS,
     Brakes,
@@ -712,6 +713,16 @@ def test_a_new_leader_names_no_brake_of_an_earlier_term_that_may_yet_land() -> N
     grants = [send.grant for send in bench.step(14_400).sends]
     assert len(grants) == len(NODES)
     assert {item.caps for item in grants} == {(CapOverNode("row", BrakeVersion(2, 0)),)}
+
+
+def test_of_more_caps_than_a_grant_names_it_names_those_with_an_emergency() -> None:
+    bench = Bench()
+    bench.others = [cap_view(f"{index:02}", watts=99_999) for index in range(MAX_CAPS_OVER_NODE)]
+    bench.brakes["row"] = PowerBrake(
+        ObjectMeta("row", resource_version="3"), PowerBrakeSpec(1, 7, 0, "Active", "smoke")
+    )
+    named = [[cap.name for cap in send.grant.caps] for send in bench.step(99_999).sends]
+    assert named == [[*(f"{index:02}" for index in range(MAX_CAPS_OVER_NODE - 1)), "row"]] * len(NODES)
 
 
 @given(
