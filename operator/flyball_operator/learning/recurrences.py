@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from flyball_api.energy.profile import EndedRun
 from flyball_api.energy_aware_job import EnergyAwareJob, Recurrence, RecurringRun
+from flyball_api.reading import MAX_INTEGER
 from flyball_kube.process.logs import get_logger
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.priors import model_class_prior
@@ -114,7 +115,7 @@ class Recurrences:
             gpu_model=model.product,
             watts_per_gpu=max(1, round(model.max_power_limit_watts)),
             message=decision_text(search, decision) + ("" if begun is None else f", by runs on {begun.product}"),
-            cost_limit_joules=None if limit is None else round(limit),
+            cost_limit_joules=None if limit is None else min(round(limit), MAX_INTEGER),
         )
 
     def _carried(

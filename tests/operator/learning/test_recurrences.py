@@ -210,6 +210,21 @@ def test_where_no_batch_size_has_reached_the_target_exploring_begins_anew() -> N
     assert [stream.run().global_batch_size for _ in range(2)] == [256, 128]
 
 
+def test_however_many_runs_have_failed_the_next_has_a_status_that_the_api_server_takes() -> None:
+    """Each that fails doubles what the next may cost."""
+    stream = Stream()
+    for _ in range(len(SIZES)):
+        stream.run({size: cost * 10**5 for size, cost in COSTS.items()})
+    limits = []
+    for _ in range(45):
+        uid, run = stream.begin()
+        stream.end(uid, 1000, reached=False)
+        limits.append(run.cost_limit_joules or 0)
+    assert limits[0] == 2 * 400 * 10**5
+    assert max(limits) == limits[-1] == 2**63 - 1
+    assert limits == sorted(limits)
+
+
 def test_batch_sizes_that_fit_into_no_gpu_are_not_tried() -> None:
     training = {"globalBatchSize": 256, "iterations": 1000, "maxLocalBatchSize": 40}
     stream = Stream(spec={"gpus": {"min": 1, "max": 8}})
