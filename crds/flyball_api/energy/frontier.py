@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flyball_api.reading import ApiStruct, Count
+from flyball_api.reading import MAX_INTEGER, ApiStruct, Count
 
 
 class FrontierPoint(ApiStruct, frozen=True):
@@ -65,11 +65,14 @@ def unbeaten(points: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int
 
 
 def for_iterations(choices: Sequence[IterationChoice], iterations: float) -> tuple[FrontierPoint, ...]:
-    """What the choices of an iteration come to over so many: of what is the same in whole seconds and kilojoules, one."""
+    """What the choices of an iteration come to over so many: of what is the same in whole seconds and kilojoules, one.
+
+    None is more than an integer of the API can say.
+    """
     points = unbeaten(
         (
-            round(choice.microseconds_per_iteration * iterations / 1e6),
-            round(choice.millijoules_per_iteration * iterations / 1e6),
+            min(round(choice.microseconds_per_iteration * iterations / 1e6), MAX_INTEGER),
+            min(round(choice.millijoules_per_iteration * iterations / 1e6), MAX_INTEGER),
             choice.gpus,
             choice.clock_megahertz,
         )

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 from flyball_api.energy.frontier import FrontierBounds, IterationChoice, unbeaten
+from flyball_api.reading import MAX_INTEGER
 from flyball_planner.models.job import JobModel
 
 MAX_CHOICES = 32
@@ -32,8 +33,8 @@ def iteration_choices(bounds: FrontierBounds, model: JobModel, gpus_per_node: in
     )
     points = unbeaten(
         (
-            max(1, round(float(curves.seconds[row, column]) * 1e6)),
-            max(1, round(float(curves.joules[row, column]) * 1e3)),
+            max(1, round(min(float(curves.seconds[row, column]) * 1e6, MAX_INTEGER))),
+            max(1, round(min(float(curves.joules[row, column]) * 1e3, MAX_INTEGER))),
             size,
             clock,
         )

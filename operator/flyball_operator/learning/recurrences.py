@@ -178,7 +178,7 @@ def ended_run(job: EnergyAwareJob) -> EndedRun | None:
         purpose=run.purpose,
         cost_joules=run.cost_joules,
         reached=job.has("Succeeded"),
-        samples=done * run.global_batch_size,
+        samples=min(done * run.global_batch_size, MAX_INTEGER),
     )
 
 

@@ -92,6 +92,14 @@ def after(job: EnergyAwareJob, status: EnergyAwareJobStatus) -> EnergyAwareJob:
 # --- what a running job says ----------------------------------------------------------------------------------------
 
 
+def test_a_model_of_ages_makes_no_status_that_the_api_server_refuses() -> None:
+    job = job_view(training={"globalBatchSize": 2**31 - 1, "iterations": 10**12})
+    ages = replace(DECISION, predicted_iteration_seconds=1e14)
+    status = made(job, facts(decision=ages))
+    assert status["energy"]["projectedKilojoules"] == 2**63 - 1
+    assert status["prediction"]["microsecondsPerIteration"] == 2**63 - 1
+
+
 @pytest.mark.parametrize(
     ("progress", "prediction"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from flyball_api.energy.frontier import FrontierBounds, for_iterations
 from flyball_operator.learning.frontiers import MAX_CHOICES, iteration_choices
 from flyball_planner.models.gpu import gpu_model_for
@@ -52,3 +54,20 @@ def test_no_choice_beats_another_in_an_iteration_nor_in_many(
         assert faster_rest.seconds < slower_rest.seconds
         assert faster_rest.kilojoules > slower_rest.kilojoules
     assert bool(rest) is bool(choices)
+
+
+@pytest.mark.parametrize("product", ["Tesla-T4", "Tesla-V100-SXM2-32GB"])
+@pytest.mark.parametrize("seconds_per_sample", [None, 3600.0, 1e90])
+def test_whatever_a_job_asks_for_its_status_says_what_the_api_server_takes(
+    product: str, seconds_per_sample: float | None
+) -> None:
+    model = gpu_model_for(product)
+    assert model is not None
+    slow = model_class_prior("resnet50", model)
+    if seconds_per_sample is not None:
+        slow = replace(slow, gradient_seconds_per_sample=seconds_per_sample, io_seconds_per_sample=seconds_per_sample)
+    choices = iteration_choices(FrontierBounds(2**31 - 1, 1, 1), slow, 8)
+    rest = for_iterations(choices, 1e12)  # the largest batch, and the most iterations, of the API
+    assert rest
+    assert max(max(one.microseconds_per_iteration, one.millijoules_per_iteration) for one in choices) < 2**63
+    assert max(max(point.seconds, point.kilojoules) for point in rest) < 2**63

@@ -185,6 +185,16 @@ def test_runs_at_a_time_leave_the_exploring_to_one() -> None:
     assert [run.decision for run in runs if run is not None] == [3, 4]
 
 
+def test_a_run_of_more_samples_than_can_be_said_is_kept_with_as_many_as_can() -> None:
+    stream = Stream(sizes=(2**31 - 1,), default=2**31 - 1)
+    uid, _ = stream.begin()
+    stream.jobs[uid]["spec"]["training"]["iterations"] = 2**53  # as many as a training process may report
+    stream.end(uid, 500, reached=True)
+    profile = stream.learner.profile(ProfileKey("team", "nightly", A100.product))
+    assert profile is not None
+    assert [run.samples for run in profile.runs.values()] == [2**63 - 1]
+
+
 def test_a_run_that_is_deleted_is_tried_again() -> None:
     stream = Stream()
     stream.run()

@@ -18,6 +18,7 @@ from flyball_api.energy_aware_job import (
     QueuePlace,
     RecurringRun,
 )
+from flyball_api.reading import MAX_INTEGER
 from flyball_api.values.conditions import merge_conditions
 from flyball_api.values.times import whole_second
 from flyball_api.values.units import MILLIWATTS_PER_WATT, allowed_watts
@@ -193,7 +194,7 @@ def _listed_once(facts: JobFacts) -> bool:
 def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: int | None) -> EnergyUse:
     return EnergyUse(
         consumed_kilojoules=progress.consumed_millijoules // 1_000_000,
-        projected_kilojoules=None if projected_kilojoules is None else round(projected_kilojoules),
+        projected_kilojoules=None if projected_kilojoules is None else min(round(projected_kilojoules), MAX_INTEGER),
         watts=watts,
         settled_millijoules=progress.settled_millijoules,
         settled_incarnation=progress.settled_incarnation,

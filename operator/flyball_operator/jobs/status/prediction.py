@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flyball_api.energy_aware_job import MAX_ERROR_PERMILLE, Prediction
+from flyball_api.reading import MAX_INTEGER
 from flyball_api.workloads import IncarnationView
 from flyball_planner.snapshot import JobDecision
 
@@ -36,7 +37,7 @@ def prediction_of(facts: JobFacts) -> Prediction | None:
         return None
     measured = 1.0 / progress.iterations_per_second
     return Prediction(
-        microseconds_per_iteration=max(1, round(seconds * 1e6)),
+        microseconds_per_iteration=max(1, min(round(seconds * 1e6), MAX_INTEGER)),
         watts=round(watts),
         time_error_permille=_permille(measured / seconds),
         energy_error_permille=_permille(measured * progress.watts / (seconds * watts)),
