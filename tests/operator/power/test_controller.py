@@ -996,7 +996,7 @@ def test_whatever_is_acknowledged_falsely_the_api_server_takes_the_next_cut(
     "watts", [{"watts": 1_000_000}, {"permilleOfMax": 500, "reserveNodes": 1}], ids=["watts", "share"]
 )
 def test_however_many_gpus_a_node_offers_its_grants_and_its_caps_statuses_can_be_stored(
-    gpus: int, ready: bool, watts: dict[str, int]
+    gpus: int, ready: bool, watts: dict[str, Any]
 ) -> None:
     """Slices that no label calls so, each of which a pod may have; or any number, which a kubelet may state."""
     bench = Bench("a")

@@ -58,7 +58,7 @@ class _Written(NamedTuple):
     repetitions: int = 0
 
     def due(self) -> float:
-        pause = FIRST_REPETITION_SECONDS * 2 ** min(self.repetitions, 10)
+        pause = FIRST_REPETITION_SECONDS * 2.0 ** min(self.repetitions, 10)
         return self.at + min(pause, LONGEST_REPETITION_SECONDS)
 
 

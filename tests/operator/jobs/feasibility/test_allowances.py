@@ -24,7 +24,7 @@ def fit(*nodes: NodeInfo, watts: int) -> Fit:
     return Allowances(["nvidia.com/gpu"]).fits(cluster, by_name, [job], lambda job: None, {}, NOW)[job.uid]
 
 
-def odd_node(**limits: int) -> NodeInfo:
+def odd_node(**limits: Any) -> NodeInfo:
     """A node whose agent reports other limits of its GPUs than those of the same product have elsewhere."""
     devices: list[dict[str, Any]] = [raw_device(index, **limits) for index in range(8)]
     return ready_node("odd", devices=devices)
