@@ -221,7 +221,7 @@ def _as_it_is(job: JobState, held: Allocation | None, error: str) -> JobDecision
     if held is None:
         words = f"The planner fails with this job, so that it waits, and others are planned without it: {error}"
         return JobDecision(job.uid, None, Admission.PLANNING_FAILED, words)
-    words = f"The planner fails with this job, so that it keeps what it has, and others are planned around it: {error}"
+    words = f"The planner fails with this job, so that it keeps its GPUs, and others are planned around it: {error}"
     # Nothing is predicted of it: it may draw what its limits allow.
     return JobDecision(job.uid, held, Admission.ADMITTED, words, predicted_gpu_watts=held.power_limit_watts)
 

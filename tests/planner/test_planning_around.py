@@ -152,7 +152,7 @@ def test_one_that_runs_keeps_what_it_has_and_its_gpus_and_watts_are_nobody_elses
     assert kept.allocation == replace(running.current, power_limit_watts=limit_watts)
     assert kept.admission is Admission.ADMITTED
     assert kept.predicted_gpu_watts == limit_watts
-    assert "keeps what it has" in kept.explanation
+    assert "keeps its GPUs" in kept.explanation
     used: Counter[str] = Counter()
     watts = 0.0
     for decision in made.decisions:
