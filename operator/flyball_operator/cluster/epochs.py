@@ -36,11 +36,11 @@ class Epochs:
         self._words = {name: word for name, word in self._words.items() if name in acknowledged}
         highest = written
         for name, epoch in acknowledged.items():
-            if written < epoch <= written + MAX_EPOCHS_LOST and self._is_heard(name, epoch):
+            if written < epoch <= written + MAX_EPOCHS_LOST and self._counts(name, epoch):
                 highest = max(highest, epoch)
         return highest
 
-    def _is_heard(self, name: str, epoch: int) -> bool:
+    def _counts(self, name: str, epoch: int) -> bool:
         word = self._words.get(name)
         if word is None:
             allowed = TokenBucket(1 / SECONDS_BETWEEN_WORDS, WORDS_AT_ONCE, self._monotonic)
