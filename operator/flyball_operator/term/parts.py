@@ -80,7 +80,7 @@ def new_term(epoch: int, lasting: Lasting, check: Callable[[], None]) -> LeaderT
         executor,
         Reporter(executor, lasting.events),
         EnergyReports(lasting.session, settings.energy_rates, settings.report_seconds, settings.report_days),
-        Background(lasting.pace.wake),
+        Background(lasting.pace.wake, patient=("status", "quota")),
     )
     meters = Meters(
         lasting.meter_endpoints,

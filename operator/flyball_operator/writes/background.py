@@ -21,13 +21,21 @@ logger = get_logger(__name__)
 
 # A server that refuses connections answers at once: without a pause the loop would do nothing but ask it.
 RETRY_SECONDS = 0.5
+# What the API server refuses for what is in it will be refused again, as long as the same follows: after such a refusal of
+# what can wait its object rests for so long, each time twice as long, up to the longest rest.
+FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 60.0
 
 
 class Background:
-    """Writes under way by key; `wake` is called when one has ended: at once after success, else after RETRY_SECONDS."""
+    """Writes under way by key; `wake` is called when one has ended: at once after success, else after RETRY_SECONDS.
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    Keys that begin with one of the `patient` kinds rest where what was written was refused for what is in it.
+    """
+
+    def __init__(self, wake: Callable[[], None], patient: Collection[str] = ()) -> None:
         self._wake = wake
+        self._patient = patient
+        self._rests: dict[Hashable, float] = {}  # the last one of each key, until a write of it is not refused so
         self._tasks: dict[Hashable, asyncio.Task[WriteResult]] = {}
         self._began_at: dict[Hashable, float] = {}  # by the event loop's clock
         self._left: set[asyncio.Task[WriteResult]] = set()  # not waited for any longer, and not called back
@@ -37,8 +45,8 @@ class Background:
         return len(self._tasks) + len(self._left)
 
     def busy(self, key: Hashable) -> bool:
-        """Whether something is under way for this object."""
-        return key in self._tasks
+        """Whether something is under way for this object, or it rests."""
+        return key in self._tasks or (key in self._rests and key in self._retries)
 
     def under_way(self, *kinds: str) -> int:
         """How many of the writes under way have a key that begins with one of these."""
@@ -73,10 +81,15 @@ class Background:
         answered(UNKNOWN if task.cancelled() else task.result())
         if task.cancelled():
             return
-        if task.result().done:
+        result, rest = task.result(), RETRY_SECONDS
+        if result.invalid and _is_of(key, self._patient):
+            rest = self._rests[key] = min(2.0 * self._rests.get(key, FIRST_REST_SECONDS / 2), LONGEST_REST_SECONDS)
+        else:
+            self._rests.pop(key, None)
+        if result.done:
             self._wake()
         elif key not in self._retries:  # one timer an object, however often it fails meanwhile
-            self._retries[key] = task.get_loop().call_later(RETRY_SECONDS, self._retry, key)
+            self._retries[key] = task.get_loop().call_later(rest, self._retry, key)
 
     def _retry(self, key: Hashable) -> None:
         del self._retries[key]

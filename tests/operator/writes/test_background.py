@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 
 import pytest
-from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.writes.background import RETRY_SECONDS, Background
 from flyball_operator.writes.lease import LeadershipLost
 
@@ -54,6 +56,43 @@ def test_a_write_that_fails_wakes_the_loop_later(failure: Exception | None) -> N
 
     loop = VirtualLoop()
     assert loop.run_until_complete(play()) == pytest.approx(RETRY_SECONDS)
+    loop.close()
+
+
+def test_what_is_refused_for_what_is_in_it_is_tried_ever_less_often_where_it_can_wait() -> None:
+    """A status that the API server cannot store would else be written twice a second, for as long as its job is there."""
+    refused = WriteResult(Outcome.REFUSED, invalid="status.eta: too large")
+
+    async def play(key: tuple[str, str], answers: list[WriteResult], seconds: float) -> list[float]:
+        loop, began = asyncio.get_running_loop(), []
+        woken = asyncio.Event()
+        background = Background(woken.set, patient=("status",))
+
+        async def write() -> WriteResult:
+            began.append(loop.time())
+            return answers.pop(0) if answers else refused
+
+        until = loop.time() + seconds
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while True:
+                    if not background.busy(key):
+                        background.start(key, write())
+                    await woken.wait()
+                    woken.clear()
+        await background.stop()
+        return began
+
+    loop = VirtualLoop()
+    often = loop.run_until_complete(play(("cap", "hall"), [], 10.0))
+    assert len(often) == 20
+    seldom = loop.run_until_complete(play(("status", "odd"), [], 1000.0))
+    pauses = [after - before for before, after in itertools.pairwise(seldom)]
+    assert pauses[:7] == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0])
+    assert pauses[-1] == pytest.approx(60.0)
+    answers = [refused, refused, DONE, refused, UNKNOWN, refused]
+    anew = loop.run_until_complete(play(("status", "mended"), answers, 7.0))
+    assert [after - before for before, after in itertools.pairwise(anew)][:6] == pytest.approx([1, 2, 0, 1, 0.5, 1])
     loop.close()
 
 
