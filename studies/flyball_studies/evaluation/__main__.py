@@ -44,7 +44,7 @@ class Evaluation:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._workloads = studies.Workloads(options.data)
+        self._workloads = studies.Workloads(options.data, options.runs)
         self._ran = 0
         self._simulated_seconds = 0.0
 
@@ -66,7 +66,9 @@ class Evaluation:
             case: self._simulate(f"{case[0]}, load {case[1]}", studies.main_policies(loads, *case, seeds))
             for case in cases
         }
-        bounds = {(trace, load, seed): loads.bounds(trace, seed, load) for trace, load in cases for seed in seeds}
+        bounds = {
+            (trace, load, seed): loads.bounds(trace, seed, load, "main") for trace, load in cases for seed in seeds
+        }
         jobs = {trace: len(loads.source(trace, 0).trace_jobs()) for trace in studies.TRACES}
         sizes = {(trace, seed, load): loads.gpus(trace, seed, load) for trace, load in cases for seed in seeds}
         self._write("clusters", tables.clusters(sizes, jobs))
@@ -89,7 +91,7 @@ class Evaluation:
         self._write("claims-off", tables.powerflow_claims(pareto))
         on = {case: self._nodes_on(case, studied) for case in cases}
         bounds = {
-            (trace, load, seed): loads.bounds(trace, seed, load, nodes_off=False)
+            (trace, load, seed): loads.bounds(trace, seed, load, "nodes on", nodes_off=False)
             for trace, load in cases
             for seed in studied
         }
@@ -107,7 +109,7 @@ class Evaluation:
         for trace, load in studies.LEAD_CASES:
             cells = studies.lead(self._workloads, trace, load, 0)
             found[trace, load] = self._simulate(f"{trace}, load {load}, lead", cells)
-            bounds[trace, load, 0] = self._workloads.bounds(trace, 0, load)
+            bounds[trace, load, 0] = self._workloads.bounds(trace, 0, load, "lead")
             fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
 
     def _gandiva(self) -> None:

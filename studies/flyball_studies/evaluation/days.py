@@ -81,7 +81,7 @@ class Days:
         for of, day in self.jobs:
             if of == trace:
                 seed = TRACES[trace] + day
-                bounds = self._workloads.bounds(f"{trace}/{day}", seed, load)
+                bounds = self._workloads.bounds(f"{trace}/{day}", seed, load, "days")
                 found[trace, load, seed] = found[ALL, load, seed] = bounds
         return found
 

@@ -19,8 +19,10 @@ all like it would jump together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -61,14 +63,16 @@ class Bounds:
     sunk_joules: float = 0.0
 
     @classmethod
-    def of(cls, jobs: Sequence[BoundJob], gpus: int, *, sunk_gpu_watts: float = 0.0) -> Bounds:
-        """Raises ValueError where there is no job."""
+    def of(
+        cls, jobs: Sequence[BoundJob], gpus: int, *, sunk_gpu_watts: float = 0.0, kept: Path | None = None
+    ) -> Bounds:
+        """What is found is `kept` in a file, if one is given. Raises ValueError where there is no job."""
         tables = {id(job.performance): _above(job.performance, sunk_gpu_watts) for job in jobs}
         above = [job._replace(performance=tables[id(job.performance)]) for job in jobs]
         end = max(
             (job.submit_seconds + job.iterations * float(job.performance.seconds.min()) for job in jobs), default=0.0
         )
-        return cls(LeastJct(above), LeastJctOnGpus(above, gpus), sunk_gpu_watts * gpus * end)
+        return cls(LeastJct(above), LeastJctOnGpus(above, gpus, kept), sunk_gpu_watts * gpus * end)
 
     def at(self, joules: Array) -> tuple[Array, Array]:
         """Seconds of mean JCT, for each total energy in joules: with GPUs without number, and with those there are."""
@@ -100,10 +104,11 @@ class LeastJct:
 class LeastJctOnGpus:
     """Of one workload on so many GPUs. Raises ValueError where there is no job.
 
-    What it takes to compute is spent where `at` needs it, and kept: some seconds for each new range of energies.
+    What it takes to compute is spent where `at` needs it, and kept: some seconds for each new range of energies. `kept` is
+    a file of the same jobs on the same GPUs, in which it is found by the next process, too.
     """
 
-    def __init__(self, jobs: Sequence[BoundJob], gpus: int) -> None:
+    def __init__(self, jobs: Sequence[BoundJob], gpus: int, kept: Path | None = None) -> None:
         if not jobs:
             raise ValueError("a bound needs at least one job")
         self._count = len(jobs)
@@ -113,7 +118,9 @@ class LeastJctOnGpus:
         for job in jobs:
             kinds.setdefault(id(job.performance), []).append(job)
         self._kinds = [_Kind(members, self._times) for members in kinds.values()]
-        self._found: dict[int, tuple[float, Array]] = {}  # by the joule price's position: the bound, and the GPU prices
+        self._kept = kept
+        # By the joule price's position: the bound, and the GPU prices.
+        self._found: dict[int, tuple[float, Array]] = _read(kept, len(self._times) - 1)
 
     def at(self, joules: Array) -> Array:
         """Seconds of mean JCT, for each total energy in joules."""
@@ -144,6 +151,8 @@ class LeastJctOnGpus:
             known = min(self._found, key=lambda other: (abs(other - index), other), default=None)
             start = np.zeros(len(self._times) - 1) if known is None else self._found[known][1]
             self._found[index] = self._ascend(float(PRICES[index]), start)
+            if self._kept is not None:
+                _write(self._kept, self._found)
         return self._found[index]
 
     def _ascend(self, joule_price: float, start: Array) -> tuple[float, Array]:
@@ -283,6 +292,26 @@ class _Costs:
         held = np.cumsum(begun, axis=1)[:, :-1] * np.diff(kind.times) - missed[:, :-1]
         used: Array = (held * self._taken).sum(axis=0)
         return float((least - width * np.log(whole)).sum()), used
+
+
+def _read(kept: Path | None, intervals: int) -> dict[int, tuple[float, Array]]:
+    """What `_write` has kept; nothing where there is no such file, or it is damaged."""
+    if kept is None:
+        return {}
+    try:
+        found = {
+            int(index): (float(bound), np.array(prices, float)) for index, bound, prices in json.loads(kept.read_text())
+        }
+    except (OSError, ValueError, TypeError):
+        return {}
+    return found if all(prices.shape == (intervals,) for _, prices in found.values()) else {}
+
+
+def _write(kept: Path, found: Mapping[int, tuple[float, Array]]) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    whole = kept.with_suffix(".new")
+    whole.write_text(json.dumps([[index, bound, prices.tolist()] for index, (bound, prices) in found.items()]))
+    whole.replace(kept)
 
 
 def _sums(row: Indices, column: Indices, weight: Array, shape: tuple[int, int]) -> Array:

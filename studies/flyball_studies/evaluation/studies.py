@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Knob
 from flyball_planner.snapshot import Objective
+from flyball_simulator.experiments.code_version import code_version
 from flyball_simulator.experiments.matrix import Cell, Outcome
 from flyball_simulator.experiments.sweeps import DEFAULT_SWEEPS
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import REFERENCE_GPU, CapStep, Knowledge, SimulationSettings
-from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
+from flyball_simulator.workloads.source import WorkloadSource, digest_of, gpus_for_load
 
+from flyball_studies.evaluation import lower_bound
 from flyball_studies.evaluation.lower_bound import BoundJob, Bounds
 
 TRACES = ("pai", "philly", "itp")
@@ -72,8 +77,10 @@ FIELDS = {"price": "price", "power_limit": "power_limit_fraction", "clock": "clo
 class Workloads:
     """The traces, and the cluster that each load gives them."""
 
-    def __init__(self, data: str | None) -> None:
+    def __init__(self, data: str | None, kept: Path | None = None) -> None:
+        """`kept`: a folder in which bounds that were found are found again."""
         self._data = data
+        self._kept = kept
         self._gpus: dict[tuple[str, int, float], int] = {}
 
     def source(self, trace: str, seed: int) -> WorkloadSource:
@@ -87,8 +94,11 @@ class Workloads:
                 self._gpus[trace, seed, each] = gpus_for_load(jobs, each, 8)
         return self._gpus[key]
 
-    def bounds(self, trace: str, seed: int, load: float, *, nodes_off: bool = True) -> Bounds:
-        """What no policy can pass on a trace and its cluster."""
+    def bounds(self, trace: str, seed: int, load: float, study: str, *, nodes_off: bool = True) -> Bounds:
+        """What no policy can pass on a trace and its cluster.
+
+        Each study keeps what it finds for itself: in the last digits it depends on what was asked for before.
+        """
         gpu = gpu_model_for(REFERENCE_GPU)
         assert gpu is not None  # noqa: S101 - the catalogue's reference
         gpus = self.gpus(trace, seed, load)
@@ -100,7 +110,13 @@ class Workloads:
             )
             for job in jobs
         ]
-        return Bounds.of(known, gpus, sunk_gpu_watts=0.0 if nodes_off else gpu.idle_power_watts)
+        sunk_watts, kept = 0.0 if nodes_off else gpu.idle_power_watts, None
+        if self._kept is not None:
+            ours = Path(lower_bound.__file__).read_bytes()
+            identity = [study, digest_of(jobs), gpus, sunk_watts, code_version(), hashlib.sha256(ours).hexdigest()]
+            name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
+            kept = self._kept / "bounds" / f"{name}.json"
+        return Bounds.of(known, gpus, sunk_gpu_watts=sunk_watts, kept=kept)
 
     def cell(
         self,

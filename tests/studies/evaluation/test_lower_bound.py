@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import REFERENCE_GPU, SimulationSettings
 from flyball_simulator.workloads.workload import SimulatedJob
-from flyball_studies.evaluation import tables
+from flyball_studies.evaluation import lower_bound, tables
 from flyball_studies.evaluation.lower_bound import BoundJob, Bounds, LeastJct, LeastJctOnGpus
 
 # One size, two clocks: 2 s and 100 J, or 1 s and 300 J.
@@ -157,3 +158,19 @@ def test_where_nodes_stay_on_what_idle_gpus_draw_is_sunk() -> None:
     assert on.at(all_fast)[1] == pytest.approx(10.0, rel=1e-6)
     assert on.at(all_fast - 200.0)[1] > 10.0
     assert off.at(all_fast - 200.0)[1] == pytest.approx(10.0, rel=1e-6), "6,000 J where nodes are off"
+
+
+def test_what_was_found_is_found_again_by_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, few in {"INTERVALS": 4, "LATER_INTERVALS": 2, "WORTHS": 4, "FINAL_WORTHS": 8, "ASCENTS": 2}.items():
+        monkeypatch.setattr(lower_bound, name, few)
+    jobs = [BoundJob(float(index), 10.0, SMALL) for index in range(3)]
+    joules, kept = np.array([3000.0, 5000.0]), tmp_path / "bounds" / "three.json"
+    found = LeastJctOnGpus(jobs, 2, kept).at(joules)
+    with monkeypatch.context() as patched:
+        patched.setattr(LeastJctOnGpus, "_ascend", None)
+        assert (LeastJctOnGpus(jobs, 2, kept).at(joules) == found).all()
+    whole = kept.read_text()
+    for damaged in (whole[: len(whole) // 2], "[[0, 1.0, [0.0]]]", "{}", "[1]"):
+        kept.write_text(damaged)
+        assert (LeastJctOnGpus(jobs, 2, kept).at(joules) == found).all()
+        assert kept.read_text() == whole
