@@ -125,30 +125,27 @@ async def test_what_the_planner_raises_is_told_and_costs_no_process(worker: Plan
     assert await pid_of(worker) == first
 
 
-@pytest.mark.slow
-async def test_a_plan_that_passes_its_deadline_ends_its_process() -> None:
-    worker = PlanWorker(2.0, answers_by_policy)
+async def ends_its_process(worker: PlanWorker, policy: str, words: str) -> None:
+    """A plan by this policy fails with these words, its process is gone, and the next plan has another one."""
     try:
         first = await pid_of(worker)
-        with pytest.raises(PlanFailed, match="passed its deadline of 2 s"):
-            await worker.plan(EMPTY, "hang")
+        with pytest.raises(PlanFailed, match=words):
+            await worker.plan(EMPTY, policy)
         assert not is_running(first)
         assert is_running(await pid_of(worker))
     finally:
         worker.stop()
+
+
+@pytest.mark.slow
+async def test_a_plan_that_passes_its_deadline_ends_its_process() -> None:
+    await ends_its_process(PlanWorker(2.0, answers_by_policy), "hang", "passed its deadline of 2 s")
 
 
 async def test_a_plan_that_takes_too_much_memory_ends_its_process() -> None:
     """Not the container's limit, which would end the loop with it."""
     worker = PlanWorker(30.0, answers_by_policy, most_bytes=2**28)
-    try:
-        first = await pid_of(worker)
-        with pytest.raises(PlanFailed, match="took more than its 256 MiB of memory"):
-            await worker.plan(EMPTY, "fill memory")
-        assert not is_running(first)
-        assert is_running(await pid_of(worker))
-    finally:
-        worker.stop()
+    await ends_its_process(worker, "fill memory", "took more than its 256 MiB of memory")
 
 
 def test_what_a_process_has_and_its_container_may_take_is_known(tmp_path: Path) -> None:

@@ -325,24 +325,21 @@ def test_what_is_acknowledged_again_after_a_boot_is_as_old_as_the_watch_is_behin
     assert silent_after(beats, {"a": answered(31.0, 1, boot_id="boot-2", answer=20.0)}, 160.5) == {}
 
 
-def test_what_was_sent_before_what_is_acknowledged_again_after_a_boot_says_nothing() -> None:
+@pytest.mark.parametrize(
+    ("second_sent", "answered_before", "believed_for"),
+    [(110.0, 2, 75.0), (130.0, 1, 55.0)],
+    ids=["acknowledged before the boot, too: what was sent before it says nothing", "sent after what was answered"],
+)
+def test_after_a_boot_only_what_had_no_answer_before_it_says_when_it_is_answered(
+    second_sent: float, answered_before: int, believed_for: float
+) -> None:
     beats = Heartbeats(75.0)
     silent_after(beats, {"a": made(5000.0)}, 100.0)
-    for generation, at in ((1, 100.0), (2, 110.0)):
+    for generation, at in ((1, 100.0), (2, second_sent)):
         beats.sent("a", GrantVersion(2, generation), at)
-    silent_after(beats, {"a": answered(5010.5, 2)}, 111.0)
-    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, 130.0) == {}
-    assert beats.next_silence_seconds(130.0) == 75.0
-
-
-def test_what_was_sent_after_what_was_answered_says_when_it_is_answered_after_a_boot() -> None:
-    beats = Heartbeats(75.0)
-    silent_after(beats, {"a": made(5000.0)}, 100.0)
-    for generation, at in ((1, 100.0), (2, 130.0)):
-        beats.sent("a", GrantVersion(2, generation), at)
-    silent_after(beats, {"a": answered(5030.5, 1)}, 131.0)
-    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, 150.0) == {}
-    assert beats.next_silence_seconds(150.0) == 55.0
+    silent_after(beats, {"a": answered(second_sent + 4900.5, answered_before)}, second_sent + 1.0)
+    assert silent_after(beats, {"a": answered(20.0, 2, boot_id="boot-2")}, second_sent + 20.0) == {}
+    assert beats.next_silence_seconds(second_sent + 20.0) == believed_for
 
 
 def test_what_an_earlier_boot_has_answered_says_nothing_of_this_ones_clock() -> None:
