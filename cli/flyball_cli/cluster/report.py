@@ -136,13 +136,19 @@ def register(app: typer.Typer) -> None:
 
 async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | None, namespace: str | None) -> Report:
     """The report by the daily books; without any, by the jobs' statuses. Raises ValueError for what those do not tell."""
+    from flyball_kube.errors import ApiError
     from flyball_kube.resources import ENERGY_AWARE_JOBS
     from flyball_views.books import book_report
     from flyball_views.report import report as make_report
 
     from flyball_cli.cluster.reading import look
 
-    chosen, kept = await _books(session, month)
+    try:
+        chosen, kept = await _books(session, month)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        chosen, kept = [], False
     if kept:
         return book_report(chosen, datetime.now(UTC), by, prices, namespace)
     overview = await look(session, namespace)
@@ -153,23 +159,21 @@ async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | N
 
 
 async def _books(session: ApiSession, month: datetime | None) -> tuple[list[EnergyReportSpec], bool]:
-    """The daily books of a month (None: all) in their order, and whether there are any at all that may be read."""
+    """The daily books of a month (None: all) in their order, and whether there are any at all.
+
+    Raises ApiError, also where they may not be read.
+    """
     import msgspec
     from flyball_api.energy.report import read_energy_report
-    from flyball_kube.errors import ApiError
     from flyball_kube.resources import ENERGY_REPORTS
 
     from flyball_cli.cluster.reading import each_of
 
     chosen, kept = [], False
-    try:
-        async for raw in each_of(session, ENERGY_REPORTS, page_size=REPORTS_AT_ONCE):
-            kept = True
-            if month is None or raw["metadata"]["name"].startswith(f"{month:%Y-%m}-"):
-                chosen.append(msgspec.structs.replace(read_energy_report(raw).spec, marks=None))
-    except ApiError as error:
-        if error.status not in (403, 404):
-            raise
+    async for raw in each_of(session, ENERGY_REPORTS, page_size=REPORTS_AT_ONCE):
+        kept = True
+        if month is None or raw["metadata"]["name"].startswith(f"{month:%Y-%m}-"):
+            chosen.append(msgspec.structs.replace(read_energy_report(raw).spec, marks=None))
     return sorted(chosen, key=lambda book: book.day), kept
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from flyball_cli.cluster.report import ReportOutput, _made, _month, draw, month_after, picture, printed
+from flyball_cli.cluster.access import refusal
+from flyball_cli.cluster.report import ReportOutput, _books, _made, _month, draw, month_after, picture, printed
 from flyball_cli.cluster.would_have import draw_would_have, picture_of_savings, printed_would_have
 from flyball_cli.terminal.pictures import LONGEST_NAME, cut_short
+from flyball_kube.errors import ApiError
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
 from flyball_views.would_have import Estimate, PodsLine, WouldHaveLine, WouldHaveReport
@@ -118,6 +120,28 @@ async def test_a_year_of_large_reports_is_read_a_few_days_at_a_time() -> None:
     assert len(june.lines) == 30
     other = await _made(session, By.DAY, Prices(), datetime(2040, 6, 1, tzinfo=UTC), None)
     assert other.caveats[0] == "there is no EnergyReport of that time"
+
+
+class NoBooks:
+    """An API server that lets the caller read jobs, of which there are none, and no EnergyReport."""
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        if path.endswith("/energyreports"):
+            reason = (
+                'energyreports.flyball.dev is forbidden: User "eve" cannot list resource "energyreports" in API group'
+            )
+            raise ApiError(403, "Forbidden", f'{reason} "flyball.dev" at the cluster scope', path)
+        return {"items": []}
+
+
+async def test_who_may_read_no_report_gets_what_jobs_used_and_is_refused_what_they_would_have_saved() -> None:
+    session: Any = NoBooks()
+    made = await _made(session, By.JOB, Prices(), None, None)
+    assert any("may not be read" in caveat for caveat in made.caveats)
+    with pytest.raises(ApiError) as refused:
+        await _books(session, None)
+    assert "you have no right to list energyreports.flyball.dev" in refusal(refused.value)
+    assert "flyball-viewer has it" in refusal(refused.value)
 
 
 def test_a_long_name_leaves_room_for_its_bar() -> None:
