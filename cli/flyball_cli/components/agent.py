@@ -64,7 +64,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Have the node's agent forget a GPU that was taken out; until then it counts at its largest limit.
 
-        Run it on the node, where the journal lies. The running agent, or else the next one, takes it in.
+        Run it where the node's journal lies: on the node, or in the container enforcer of the agent's pod. The running agent,
+        or else the next one, takes it in.
 
         \b
           flyball agent forget --node-name gpu-07 --gpu GPU-5a3c...
@@ -87,7 +88,11 @@ def register(app: typer.Typer) -> None:
         """Have the node's agent let go of the GPUs, for a reset, a MIG change or a new driver.
 
         Meanwhile nothing is enforced there, and the operator reserves the most that the GPUs may draw. It waits until the
-        agent has closed the driver; `flyball agent resume` has it take the GPUs back.
+        agent has closed the driver; `flyball agent resume` has it take the GPUs back. Run it where the node's journal lies:
+
+        \b
+          flyball agent release --node-name gpu-07
+          kubectl exec -n flyball-system POD -c enforcer -- flyball agent release
         """
         import time
 
@@ -106,7 +111,7 @@ def register(app: typer.Typer) -> None:
 
     @agent.command(epilog=ENVIRONMENT)
     def resume(node_name: NodeName, journal_dir: JournalFolder = JOURNAL_FOLDER) -> None:
-        """Have the node's agent take back the GPUs that it was asked to let go of."""
+        """Have the node's agent take back the GPUs that it was asked to let go of. Run it where `release` was run."""
         from flyball_agent.enforce.requests import end_release
 
         try:
