@@ -64,8 +64,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Have the node's agent forget a GPU that was taken out; until then it counts at its largest limit.
 
-        Run it where the node's journal lies: on the node, or in the container enforcer of the agent's pod. The running agent,
-        or else the next one, takes it in.
+        Run it where the node's journal lies: on the node, or in the container enforcer of the agent's pod. The running
+        agent, or else the next one, takes it in.
 
         \b
           flyball agent forget --node-name gpu-07 --gpu GPU-5a3c...
