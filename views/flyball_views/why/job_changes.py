@@ -26,7 +26,10 @@ WAITING_CHANGE = {
     "PowerBackOff": "its next start, or a smaller spec.elasticity.minSecondsBetweenResizes; see what moves the cap",
     "PlanningFailed": "another spec, where its message says what is odd; it is a mistake of the planner's, to be reported",
     "Planning": "the first plan, in seconds",
-    "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
+    "Observing": (
+        "let Flyball govern (helm upgrade ... --reset-then-reuse-values --set mode=govern): the operator was told to start "
+        "nothing"
+    ),
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
 }
 STEP_REASON = {
@@ -82,7 +85,7 @@ OBSTACLE_CHANGE = {
 
 # No template of its owner can mend this: the volume is put into it.
 SOCKET_VOLUME_CHANGE = (
-    f"the volume {SOCKET_VOLUME} is Flyball's own: helm upgrade ... --set agent.devicePluginsDir="
+    f"the volume {SOCKET_VOLUME} is Flyball's own: helm upgrade ... --reset-then-reuse-values --set agent.devicePluginsDir="
     "/var/lib/kubelet/device-plugins gives sockets without it; then suspend the job, and resume it. What else is named is "
     "spec.template's"
 )

@@ -41,7 +41,10 @@ MODE_REASON = {
         "its grant's lease has ended without a sign of an operator; its limits are held for the time that the caps allow",
         "see that an operator leads, and that the node reaches the API server",
     ),
-    "Observing": ("its agent was told to set nothing", "let Flyball govern (helm upgrade ... --set mode=govern)"),
+    "Observing": (
+        "its agent was told to set nothing",
+        "let Flyball govern (helm upgrade ... --reset-then-reuse-values --set mode=govern)",
+    ),
     "Adopting": ("no grant has come to its agent yet: its GPUs stay as they were found", "the operator's first grant"),
 }
 
