@@ -18,10 +18,10 @@ from flyball_cli.terminal.endings import invocation
 
 # The headings of `flyball --help`, and the modules whose commands stand under each.
 COMMAND_MODULES: dict[str, tuple[str, ...]] = {
-    "See what is": (
+    "Look at a cluster": (
         "cluster.top", "cluster.why", "cluster.logs", "cluster.report", "cluster.whatif", "components.page",
     ),
-    "Answer for it": ("cluster.emergency", "cluster.release", "cluster.doctor", "cluster.support_bundle"),
+    "Operate a cluster": ("cluster.emergency", "cluster.release", "cluster.doctor", "cluster.support_bundle"),
     "Try it here": ("testbed.demo", "testbed.devcluster"),
     "Run on a cluster": ("components.operator", "components.agent", "research.calibrate"),
     "Research": (

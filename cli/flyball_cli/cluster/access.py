@@ -24,7 +24,7 @@ CLUSTER_RESOURCES = frozenset({"nodes", "customresourcedefinitions", "validating
 # kubectl hands its own options to no plugin: each has to take them by itself.
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", help="Where the API server is; as kubectl finds it where this is not given."),
+    typer.Option("--kubeconfig", help="The kubeconfig file; by default the one that kubectl uses."),
 ]
 Context = Annotated[str | None, typer.Option("--context", help="The context of the kubeconfig.")]
 Namespace = Annotated[

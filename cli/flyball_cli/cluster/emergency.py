@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
-        """Take every GPU under a cap to its smallest limit now, foreign pods' too, also where no operator runs.
+        """Take every GPU under a cap to its smallest limit now, whatever runs on it, with or without an operator.
 
         Nothing ends it but --end; limits then return with the operator's next grants. It needs the verb `emergency` on
         the PowerBrake of the cap's name, which the role flyball-sre has.

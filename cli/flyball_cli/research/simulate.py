@@ -72,21 +72,21 @@ def simulate(
         int | None, typer.Option(help="One clock for the cluster, MHz, for policies that choose none.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0.0, help="Of price, and of +priced: job-seconds that a joule is worth.")
+        float | None, typer.Option(min=0.0, help="For price and +priced: how many job-seconds a joule is worth.")
     ] = None,
     energy_budget: Annotated[
         float | None,
-        typer.Option("--energy-budget-watts", help="Of the policy price: the mean draw to meet; moves the price."),
+        typer.Option("--energy-budget-watts", help="For the policy price: the mean draw to meet, by moving the price."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws models, batch sizes and noise.")] = 0,
     model: ModelOption = "fitted",
-    model_error: Annotated[float, typer.Option(min=0.0, help="Of --model noisy: the relative error.")] = 0.1,
+    model_error: Annotated[float, typer.Option(min=0.0, help="For --model noisy: the relative error.")] = 0.1,
     power_off_empty_nodes: PowerOffOption = False,
     restart_scale: RestartScaleOption = 1.0,
     boot_seconds: BootSecondsOption = 120.0,
     node_overhead_watts: NodeOverheadOption = 0.0,
     objective: Annotated[
-        str, typer.Option(help="Of every job: time, balanced or energy; powerflow-strict keeps to it.")
+        str, typer.Option(help="What every job wants: time, balanced or energy; only powerflow-strict keeps to it.")
     ] = "time",
     first: FirstOption = None,
     trace_format: TraceFormatOption = None,

@@ -31,11 +31,11 @@ DataOption = Annotated[Path | None, typer.Option(file_okay=False, help="Folder o
 FirstOption = Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")]
 GpusOption = Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")]
 GpusPerNodeOption = Annotated[int, typer.Option(min=1, help="A power of two.")]
-ModelOption = Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")]
-PowerOffOption = Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")]
-RestartScaleOption = Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")]
-BootSecondsOption = Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")]
-NodeOverheadOption = Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")]
+ModelOption = Annotated[str, typer.Option(help="How well policies know jobs: by ideal, fitted or noisy models.")]
+PowerOffOption = Annotated[bool, typer.Option("--power-off-empty-nodes", help="Power empty nodes off; else they idle.")]
+RestartScaleOption = Annotated[float, typer.Option(min=0.0, help="Multiplies what a resize costs.")]
+BootSecondsOption = Annotated[float, typer.Option(min=0.0, help="How long a node that was off takes to boot.")]
+NodeOverheadOption = Annotated[float, typer.Option(min=0.0, help="Watts that a powered node draws beside its GPUs.")]
 
 
 def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_format: str | None) -> WorkloadSource:
