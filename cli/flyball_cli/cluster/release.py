@@ -38,8 +38,8 @@ def register(app: typer.Typer) -> None:
         """Say that a deleted cap or GPUNode, or a node's former caps, need not hold any more.
 
         A deleted cap goes on holding for its releaseSeconds, a deleted GPUNode without end: that an object is gone proves
-        nothing of the hardware. This says that it need not hold, by the annotation flyball.dev/release. It asks first; without
-        a terminal it needs --yes.
+        nothing of the hardware. This says that it need not hold, by the annotation flyball.dev/release. It asks first;
+        without a terminal it needs --yes.
 
         \b
           kubectl delete powercap row-a --wait=false
