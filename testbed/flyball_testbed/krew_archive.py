@@ -138,12 +138,18 @@ def make(platform: str, pythons: Iterable[str], wheel: Path, scratch: Path) -> b
 
 def main() -> int:
     """Run the command; its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m flyball_testbed.krew_archive",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--output", type=Path, default=Path("out/krew"), help="where archives and index entry go")
     parser.add_argument(
         "--platform", action="append", choices=list(PLATFORMS), help="only for this one; may be repeated"
     )
-    parser.add_argument("--python", action="append", help=f"only for this Python; may be repeated ({PYTHONS})")
+    parser.add_argument(
+        "--python", action="append", help=f"only for this Python; may be repeated ({', '.join(PYTHONS)})"
+    )
     parser.add_argument(
         "--address", default="https://example.invalid/flyball/", help="where the archives will be fetched from"
     )
