@@ -13,6 +13,9 @@ MAX_EPOCHS_LOST = 1000
 # An epoch that an agent alone knows of ends a leader's term. There may be several restores in a row, but nobody restores a
 # store all day: so often a node's word does it, and then once in so many seconds.
 WORDS_AT_ONCE, SECONDS_BETWEEN_WORDS = 8, 600.0
+# By then a node may say so as often as one that never has. No sooner is it forgotten that it has: an agent writes what its
+# status acknowledges, and may leave it out.
+FORGOTTEN_SECONDS = WORDS_AT_ONCE * SECONDS_BETWEEN_WORDS
 
 
 @dataclass
@@ -21,6 +24,7 @@ class _Word:
 
     allowed: TokenBucket
     epoch: int = 0
+    heard_at: float = 0.0
 
 
 class Epochs:
@@ -33,7 +37,10 @@ class Epochs:
     def take_in(self, written: int, acknowledged: Mapping[str, int]) -> int:
         """The highest epoch that there has been, by the highest that stands in grants and brakes, and by what each node has
         acknowledged, of which a later one counts as often as that node may say so."""
-        self._words = {name: word for name, word in self._words.items() if name in acknowledged}
+        forgotten = self._monotonic() - FORGOTTEN_SECONDS
+        self._words = {
+            name: word for name, word in self._words.items() if name in acknowledged or word.heard_at > forgotten
+        }
         highest = written
         for name, epoch in acknowledged.items():
             if written < epoch <= written + MAX_EPOCHS_LOST and self._counts(name, epoch):
@@ -46,5 +53,5 @@ class Epochs:
             allowed = TokenBucket(1 / SECONDS_BETWEEN_WORDS, WORDS_AT_ONCE, self._monotonic)
             word = self._words[name] = _Word(allowed)
         if epoch != word.epoch and word.allowed.take():
-            word.epoch = epoch
+            word.epoch, word.heard_at = epoch, self._monotonic()
         return epoch == word.epoch

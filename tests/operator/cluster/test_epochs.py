@@ -41,6 +41,25 @@ def test_a_node_that_says_another_epoch_all_the_time_ends_few_terms() -> None:
     assert WORDS_AT_ONCE <= ended <= WORDS_AT_ONCE + 10
 
 
+def test_a_node_that_takes_its_word_back_in_between_ends_no_more() -> None:
+    """Who has its agent's token writes what its status acknowledges, and may leave it out."""
+    bench, ended = Bench(), 0
+    for _ in range(10 * WORDS_AT_ONCE):
+        ended += bench.is_heard(bench.written + 7)
+        bench.epochs.take_in(bench.written, {})
+        bench.now += 1.0
+    assert ended == WORDS_AT_ONCE
+
+
+def test_a_node_that_was_silent_for_long_is_heard_as_one_that_never_spoke() -> None:
+    bench = Bench()
+    while bench.is_heard(bench.written + 7):
+        pass
+    bench.now += WORDS_AT_ONCE * SECONDS_BETWEEN_WORDS
+    bench.epochs.take_in(bench.written, {})
+    assert all(bench.is_heard(bench.written + 7) for _ in range(WORDS_AT_ONCE))
+
+
 def test_the_word_of_another_node_counts_all_the_same() -> None:
     """The store was restored while somebody plays with a token."""
     bench = Bench()
