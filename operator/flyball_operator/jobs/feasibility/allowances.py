@@ -9,6 +9,7 @@ from datetime import datetime
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.values.units import held_watts
 from flyball_api.workloads import PodView
+from flyball_planner.models.gpu import GpuModel, catalogue, gpu_model_for
 
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
@@ -17,6 +18,8 @@ from flyball_operator.power.nodes.info import NodeInfo
 
 # Until those have their turn whose demands no node has been looked at for yet.
 NEXT_TURN_SECONDS = 0.5
+# Of all nodes: what no more of them report is a few nodes' word.
+FEW_SHARE = 1 / 3
 
 
 class Allowances:
@@ -88,16 +91,32 @@ def _fixed(
 def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
     """One GPU's smallest and default power limit, whichever it is; None where no GPU is known.
 
-    Of each product those that most GPUs have: jobs are stopped by quotas, and one node's report must not stop those of all.
+    Of each product those that most nodes report, and of one that few nodes have no more than what is known of such GPUs, or
+    of any: jobs are stopped by quotas, and one node's report must not stop those of all.
     """
     of_products: dict[str, Counter[GpuWatts]] = {}
     for info in nodes:
         if info.gpu_model is not None:
-            watts = GpuWatts(
-                held_watts(info.gpu_model.min_power_limit_watts), held_watts(info.gpu_model.default_power_limit_watts)
-            )
-            of_products.setdefault(info.gpu_model.product, Counter())[watts] += info.gpus
+            of_products.setdefault(info.gpu_model.product, Counter())[_watts_of(info.gpu_model)] += 1
     if not of_products:
         return None
-    usual = [max((number, watts) for watts, number in gpus.items())[1] for gpus in of_products.values()]
+    few = FEW_SHARE * sum(reports.total() for reports in of_products.values())
+    usual = []
+    for product, reports in of_products.items():
+        most = max((number, watts) for watts, number in reports.items())[1]
+        usual.append(most if reports.total() > few else _believable(most, product))
     return GpuWatts(max(watts.smallest for watts in usual), max(watts.default for watts in usual))
+
+
+def _watts_of(model: GpuModel) -> GpuWatts:
+    return GpuWatts(held_watts(model.min_power_limit_watts), held_watts(model.default_power_limit_watts))
+
+
+def _believable(watts: GpuWatts, product: str) -> GpuWatts:
+    """The watts, at most those that GPUs of that product are known to have, or any where nothing is known of them."""
+    model = gpu_model_for(product)
+    known = [_watts_of(each) for each in (catalogue().values() if model is None else (model,))]
+    return GpuWatts(
+        min(watts.smallest, max(each.smallest for each in known)),
+        min(watts.default, max(each.default for each in known)),
+    )

@@ -49,7 +49,7 @@ NO_BOUND = QuotaBound()
 
 
 class GpuWatts(NamedTuple):
-    """One GPU's smallest and default power limit: the largest of each that any GPU has, so that all can be had."""
+    """One GPU's smallest and default power limit: the largest that any is believed to have, so that all can be had."""
 
     smallest: int
     default: int

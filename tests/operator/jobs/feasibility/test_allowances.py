@@ -11,7 +11,7 @@ from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.fitting import Fit
 from flyball_operator.power.nodes.info import NodeInfo
 
-from tests.support.operator_objects import NOW, job_view, raw_device, ready_node
+from tests.support.operator_objects import A100, NOW, job_view, raw_device, ready_node
 
 
 def fit(*nodes: NodeInfo, watts: int) -> Fit:
@@ -24,10 +24,10 @@ def fit(*nodes: NodeInfo, watts: int) -> Fit:
     return Allowances(["nvidia.com/gpu"]).fits(cluster, by_name, [job], lambda job: None, {}, NOW)[job.uid]
 
 
-def odd_node(**limits: Any) -> NodeInfo:
-    """A node whose agent reports other limits of its GPUs than those of the same product have elsewhere."""
-    devices: list[dict[str, Any]] = [raw_device(index, **limits) for index in range(8)]
-    return ready_node("odd", devices=devices)
+def odd_node(gpus: int = 8, product: str = A100, **limits: Any) -> NodeInfo:
+    """A node whose agent reports other limits of its GPUs than those of the same product have elsewhere, or other GPUs."""
+    devices: list[dict[str, Any]] = [raw_device(index, **limits) for index in range(gpus)]
+    return ready_node("odd", devices=devices, product=product)
 
 
 @pytest.mark.parametrize("milliwatts", [390_000, 10_000_000])
@@ -37,6 +37,31 @@ def test_what_one_node_reports_takes_no_watts_of_a_quota(milliwatts: int) -> Non
     alone = fit(ready_node("a"), ready_node("b"), watts=800)
     assert alone.refusal is None
     assert fit(ready_node("a"), ready_node("b"), odd, watts=800) == alone
+
+
+def test_no_product_that_one_node_alone_reports_takes_all_watts_of_a_quota() -> None:
+    """No GPU that is sold has a smallest limit above 200 W."""
+    highest = {f"{kind}Milliwatts": 10_000_000 for kind in ("min", "default", "max")}
+    others = [ready_node("a"), ready_node("b")]
+    alone = fit(*others, watts=1600)
+    assert alone.refusal is None
+    assert fit(*others, odd_node(product="NVIDIA-Odd", **highest), watts=1600).refusal is None
+    assert fit(*others, odd_node(product="NVIDIA-L40S", **highest), watts=800).refusal is None, "known to need 100 W"
+
+
+def test_a_product_that_few_nodes_have_counts_with_what_its_gpus_need() -> None:
+    h100 = {"minMilliwatts": 200_000, "defaultMilliwatts": 700_000, "maxMilliwatts": 700_000}
+    others = [ready_node("a"), ready_node("b")]
+    odd = odd_node(product="NVIDIA-H100-80GB-HBM3", **h100)
+    refusal = fit(*others, odd, watts=800).refusal
+    assert refusal is not None
+    assert "only the 4 GPUs that the 800 W of EnergyQuota team carry" in refusal.message
+    assert fit(*others, odd, watts=1600).refusal is None
+
+
+def test_a_node_that_reports_many_gpus_is_one_node() -> None:
+    odd = odd_node(64, minMilliwatts=390_000)
+    assert fit(ready_node("a"), ready_node("b"), odd, watts=800).refusal is None
 
 
 def test_where_most_gpus_need_more_a_quota_carries_fewer() -> None:
