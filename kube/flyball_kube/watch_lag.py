@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
-# Writes of ours that have yet to come back, of which so many are remembered: the latest.
+# Of writes of ours that have yet to come back so many are remembered at most: the first, and one of several behind it.
 MOST_WRITES = 1000
 
 
@@ -17,11 +18,18 @@ class WatchLag:
     """
 
     def __init__(self) -> None:
-        self._written: deque[tuple[int, float]] = deque(maxlen=MOST_WRITES)  # the version, and when it was answered
+        self._written: deque[tuple[int, float]] = deque()  # the version, and when it was answered
+        self._each, self._passed_over = 1, 0  # of so many writes one is remembered; since the last one
         self._behind_until = float("-inf")
 
     def written(self, version: int, now: float) -> None:
         """A write of ours is answered now, which the watch has yet to bring."""
+        self._passed_over += 1
+        if self._written and self._passed_over < self._each:
+            return
+        if len(self._written) == MOST_WRITES:  # the first one shows best how far the watch is behind
+            self._written, self._each = deque(islice(self._written, 0, None, 2)), 2 * self._each
+        self._passed_over = 0
         self._written.append((version, now))
 
     def come_to(self, version: int, now: float) -> None:
@@ -29,6 +37,8 @@ class WatchLag:
         while self._written and self._written[0][0] <= version:
             _, answered_at = self._written.popleft()
             self._behind_until = max(self._behind_until, now + (now - answered_at))
+        if not self._written:
+            self._each = 1
 
     def forget(self) -> None:
         """The server's versions went back: those of before say nothing."""

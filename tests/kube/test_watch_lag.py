@@ -29,11 +29,17 @@ def test_what_was_behind_by_more_counts_beside_what_comes_quickly_afterwards() -
     assert lag.seconds(11.0) == 9.0
 
 
-def test_of_more_writes_than_are_remembered_the_first_are_forgotten() -> None:
+def test_of_more_writes_than_are_remembered_the_first_says_how_far_the_watch_is_behind() -> None:
+    """As where a new leader grants anew to thousands of nodes."""
     lag = WatchLag()
-    for version in range(2 * MOST_WRITES):
-        lag.written(version, float(version))
-    assert lag.seconds(2.0 * MOST_WRITES) == MOST_WRITES
+    for version in range(10 * MOST_WRITES):
+        lag.written(version, 0.01 * version)
+    assert lag.seconds(120.0) == 120.0
+    lag.come_to(4 * MOST_WRITES, 120.0)
+    assert lag.seconds(120.0) == 120.0, "the first one came back after so long"
+    assert lag.seconds(160.0) >= 119.0, (
+        "the first of those that have yet to come, or one shortly behind it, waits as long"
+    )
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.0, 60.0)), min_size=1, max_size=30))
