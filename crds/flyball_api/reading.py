@@ -8,6 +8,7 @@ field of the same object stays. Fields that no struct has are passed over.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,9 @@ T = TypeVar("T", bound=Struct)
 
 MAX_INTEGER = 2**63 - 1
 MAX_NAME_LENGTH = 253
+# Of one field of a status no more parts are left out one by one, for each is another look at all of it: as many as
+# the largest servers have GPUs.
+MOST_PROBLEMS = 16
 
 # What may stand in the API's fields beside what the structs' types say.
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
@@ -134,7 +138,8 @@ def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]
 def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]]:
     """What can be read of an object's spec or status, and what of it cannot, one sentence with its path each.
 
-    Of what is unreadable the innermost that can be missing is left out: a field, an entry of a list, or all of it.
+    Of what is unreadable the innermost that can be missing is left out: a field, an entry of a list, or all of it; and
+    the whole of a field in which more than `MOST_PROBLEMS` parts are.
     """
     found = raw.get(part)
     try:
@@ -142,14 +147,17 @@ def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tu
     except ValidationError:
         left = _Remains(without_nulls(found))
     problems: dict[str, None] = {}
+    problems_of: Counter[Step] = Counter()  # by the field
     while True:
         try:
             return convert(left.value, to), tuple(problems)
         except ValidationError as error:
             what, steps = _parted(error)
-            problem = left.leave_out(steps)
+            few = all(problems_of[field] <= MOST_PROBLEMS for field in steps[:1])
+            problem = left.leave_out(steps if few else steps[:1])
             if problem is not None:
                 problems[f"{part}{problem}: {what}"] = None
+                problems_of.update(steps[:1])
 
 
 def describe(part: str, error: Exception) -> str:

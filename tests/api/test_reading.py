@@ -15,7 +15,7 @@ from flyball_api.energy.quota import EnergyQuotaStatus
 from flyball_api.energy_aware_job import EnergyAwareJobStatus, JobAllocation, NodeGpus, Progress, read_energy_aware_job
 from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuReport, read_gpu_node
 from flyball_api.power_cap import PowerCapStatus, read_power_cap
-from flyball_api.reading import InvalidObject
+from flyball_api.reading import MOST_PROBLEMS, InvalidObject
 from flyball_api.values.conditions import Condition, StoredCondition, merge_conditions
 from flyball_api.writing import to_patch
 from hypothesis import given
@@ -127,6 +127,27 @@ def test_an_unreadable_gpu_still_counts_and_is_not_called_healthy() -> None:
     )
     assert [item.healthy for item in node.gpus] == [True, False, True]
     assert [item.limits_known for item in node.gpus] == [True, False, False]
+
+
+def test_a_field_in_which_too_much_cannot_be_read_is_left_out_whole_and_hides_nothing_beside_it() -> None:
+    """Each part that is left out is another look at all of it: whoever has one agent's token could write hundreds at once."""
+    nowhere = {"type": "Odd", "status": "True", "lastTransitionTime": "0000-01-01T00:00:00Z"}
+    conditions = [{**nowhere, "type": f"Odd{number}"} for number in range(8)]
+    devices = [gpu(index, conditions=conditions) for index in range(64)]
+    node = read_gpu_node(gpu_node(devices=devices, mode=7))
+    assert len(node.problems) <= MOST_PROBLEMS + 3
+    assert "status.devices: Invalid RFC3339 encoded datetime" in node.problems
+    assert "status.mode: Expected `str`, got `int`" in node.problems
+    assert node.gpus == ()
+    assert node.acknowledged_current
+    assert [item.uid for item in node.status.jobs] == ["u1", "u2"]
+
+
+def test_each_of_sixteen_gpus_and_jobs_may_be_unreadable() -> None:
+    devices = [gpu(index, limits="none") for index in range(16)]
+    node = read_gpu_node(gpu_node(devices=devices, jobs=[*({"uid": str(index)} for index in range(16)), report("u1")]))
+    assert len(node.gpus) == 16
+    assert [item.uid for item in node.status.jobs] == ["u1"]
 
 
 def test_paths_name_the_entries_as_they_were_sent() -> None:
