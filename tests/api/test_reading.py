@@ -130,7 +130,7 @@ def test_an_unreadable_gpu_still_counts_and_is_not_called_healthy() -> None:
 
 
 def test_a_field_in_which_too_much_cannot_be_read_is_left_out_whole_and_hides_nothing_beside_it() -> None:
-    """Each part that is left out is another look at all of it: whoever has one agent's token could write hundreds at once."""
+    """Each part that is left out is another look at all of it, and an agent's token could write hundreds at once."""
     nowhere = {"type": "Odd", "status": "True", "lastTransitionTime": "0000-01-01T00:00:00Z"}
     conditions = [{**nowhere, "type": f"Odd{number}"} for number in range(8)]
     devices = [gpu(index, conditions=conditions) for index in range(64)]
