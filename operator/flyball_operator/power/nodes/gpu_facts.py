@@ -26,6 +26,8 @@ logger = get_logger(__name__)
 UNKNOWN = MilliwattsPerGpu(0)
 # Limits are held on average; what is read over a second is above them by less.
 MOST_POWER_OVER_LIMIT = 1.25
+# An H100 has 237. Each is memory of a plan for every job that may go there.
+MOST_CLOCKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ def _reported_model(
     clocks: tuple[int, int, int],
 ) -> GpuModel | None:
     lowest, highest, step = clocks
+    step *= max(1, -(-len(range(lowest, highest + 1, step)) // MOST_CLOCKS))  # of more, some stand for all
     try:
         return GpuModel.from_device(
             product,

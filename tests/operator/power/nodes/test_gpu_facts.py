@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from flyball_operator.power.nodes.gpu_facts import GpuFacts, gpu_facts
+from flyball_operator.power.nodes.gpu_facts import MOST_CLOCKS, GpuFacts, gpu_facts
 from flyball_planner.models.gpu import catalogue
 
 from tests.support.operator_objects import A100, DEFAULT, FLOOR, gpu_node_view, grant, raw_device
@@ -48,6 +48,18 @@ def test_limits_of_gpus_of_no_known_model_are_those_reported() -> None:
     assert facts.model is None
     assert (facts.min_limit_milliwatts, facts.default_limit_milliwatts) == (150_000, 300_000)
     assert (facts.max_limits_milliwatts, facts.largest_milliwatts) == (350_000, 350_000)
+
+
+@pytest.mark.parametrize(("lowest", "highest", "step"), [(1, 10_000, 1), (210, 1980, 1), (1, 10_000, 39)])
+def test_a_gpu_is_planned_with_by_no_more_clocks_than_any_has(lowest: int, highest: int, step: int) -> None:
+    """Each clock is memory of a plan for every job that may go there: one node's report must not cost everybody theirs."""
+    clocks = {"clocksMegahertz": {"min": lowest, "max": highest, "step": step}}
+    model = facts_of(raw_device(0) | clocks).model
+    assert model is not None
+    assert 100 < len(model.clocks_megahertz) <= MOST_CLOCKS
+    assert set(model.clocks_megahertz) <= set(range(lowest, highest + 1, step))
+    assert model.clocks_megahertz[0] == lowest
+    assert highest - model.clocks_megahertz[-1] < (highest - lowest) / 100
 
 
 def test_a_gpu_without_clocks_is_planned_with_by_those_of_the_others() -> None:
