@@ -26,6 +26,8 @@ NINE_IN_TEN, DEVIATION_PER_MEAN_ERROR = 1.2816, 1.2533
 # Of what may be so many times as long, or as short, at another place nothing is known.
 WIDEST_RATIO = 100.0
 MAX_CLASS_BANDS = 5000
+# Of one fit: for what its GPUs are an agent's report has the word, and each may say something else.
+MAX_FIT_BANDS = 500
 
 
 class PaceBands:
@@ -42,6 +44,8 @@ class PaceBands:
     ) -> PaceBand | None:
         """The band of a job that was measured; None where its model has no answer at the place."""
         if pace not in entry.bands:
+            if len(entry.bands) >= MAX_FIT_BANDS:
+                entry.bands.clear()
             entry.bands[pace] = self._of_fit(entry, learned, model, model_class, pace)
         return entry.bands[pace]
 

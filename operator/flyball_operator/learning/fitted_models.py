@@ -20,6 +20,8 @@ logger = get_logger(__name__)
 
 # A stored fit whose errors differ by more than this from those recorded with it was made for another GPU.
 SAME_ERROR = 0.01
+# More than a cluster has of one product: an agent may report other limits of its GPUs each time.
+MAX_MODELS = 64
 
 
 def fitted_model(entry: ProfileEntry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
@@ -39,6 +41,8 @@ def fitted_model(entry: ProfileEntry, gpu_model: GpuModel, model_class: str) -> 
         entry.profile = replace(entry.profile, fit=None)
         entry.fit.redo()
         return None
+    if len(entry.models) >= MAX_MODELS:
+        entry.models.clear()
     entry.models[gpu_model] = model
     if entry.fit.origin is Origin.STORED:
         entry.fit.origin = Origin.OWN
