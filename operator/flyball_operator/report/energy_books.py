@@ -35,6 +35,7 @@ from flyball_api.energy.report import (
     ReportedMark,
 )
 from flyball_api.gpu_node import GpuNode
+from flyball_api.reading import MAX_INTEGER
 from flyball_api.values.times import whole_second
 
 from flyball_operator.jobs.runs.consumption import Consumption
@@ -80,7 +81,9 @@ class _Counters:
     spare_seconds: float
 
     def mark(self, name: str) -> CountedNode:
-        return CountedNode(name, self.session, digest(*sorted(self.millijoules)), sum(self.millijoules.values()))
+        # More than an integer of the API can say is a lie, and would keep the whole book from being written.
+        millijoules = min(sum(self.millijoules.values()), MAX_INTEGER)
+        return CountedNode(name, self.session, digest(*sorted(self.millijoules)), millijoules)
 
 
 @dataclass(frozen=True, slots=True)

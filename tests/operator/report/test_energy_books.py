@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from flyball_api.energy.report import EnergyRates, EnergyReportSpec, read_energy_report
 from flyball_api.gpu_node import RoundTime
+from flyball_api.reading import MAX_INTEGER
 from flyball_api.workloads import PodView, read_pod
 from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError
@@ -313,6 +314,19 @@ def test_an_agent_that_makes_namespaces_up_fills_no_memory() -> None:
     spec = books.spec()
     assert len(books._namespaces) == len(books._owners) == energy_books.MAX_KNOWN
     assert len(spec.namespaces) == 1024
+
+
+def test_counters_that_lie_make_no_book_that_the_api_server_refuses() -> None:
+    """Nobody's energy would be written down any more."""
+    books = begun(
+        seen(info("a", [MAX_INTEGER] * 3), info("b", [0])), seen(info("a", [MAX_INTEGER] * 3), info("b", [70]))
+    )
+    spec = books.spec()
+    assert spec.marks is not None
+    assert [node.millijoules for node in spec.marks.nodes] == [MAX_INTEGER, 70]
+    successor = EnergyBooks(spec, RATES, after(120))
+    successor.observe(seen(info("a", [MAX_INTEGER] * 3), info("b", [100])), after(120))
+    assert successor.spec().gpus_millijoules == 100
 
 
 @pytest.mark.slow
