@@ -59,6 +59,8 @@ MAX_JOB_BYTES, MAX_NAMESPACE_BYTES, MAX_OWNER_BYTES, MAX_CAP_BYTES, MAX_NODE_BYT
 )  # fmt: skip
 # So many owners and namespaces are told apart on a day, of those that agents name, too.
 MAX_KNOWN = 16_384
+# So many counters of one node: of the GPUs that a GPUNode can have, and of as many that cannot be read now.
+MOST_COUNTERS = 128
 
 T = TypeVar("T")
 
@@ -269,7 +271,8 @@ class EnergyBooks:
             for uuid, owner in known.holders.items():
                 risen = rises.get(uuid, 0)
                 self._add_other(owner, risen, idle=risen <= most_idle)
-        known.millijoules = read if session != known.session else {**known.millijoules, **read}
+        counted = {**known.millijoules, **read}
+        known.millijoules = read if session != known.session or len(counted) > MOST_COUNTERS else counted
         known.session, known.holders, known.ours, known.seen = session, holders, ours, gpu_node
         return total
 

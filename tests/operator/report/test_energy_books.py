@@ -316,6 +316,13 @@ def test_an_agent_that_makes_namespaces_up_fills_no_memory() -> None:
     assert len(spec.namespaces) == 1024
 
 
+def test_an_agent_that_makes_gpus_up_fills_no_memory() -> None:
+    books = begun()
+    for index in range(100):
+        books.observe(seen(info("a", [index, index], gpus_are=f"{index}-")), after(index))
+    assert len(books._counters["a"].millijoules) <= energy_books.MOST_COUNTERS
+
+
 def test_counters_that_lie_make_no_book_that_the_api_server_refuses() -> None:
     """Nobody's energy would be written down any more."""
     books = begun(
