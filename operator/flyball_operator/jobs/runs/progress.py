@@ -14,10 +14,13 @@ from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyUse, Progress
 from flyball_api.gpu_node import PodReport
+from flyball_api.reading import MAX_INTEGER
 
 # Above this, old incarnations are settled though they are still reported. With the present one, of at most 8192 nodes,
 # status.energy.incarnations stays below its bound of 16384.
 MAX_OPEN_ENTRIES = 4096
+# No figure that an agent reports is more: statuses can say what follows from it, and floats count exactly as far.
+MOST_REPORTED = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +131,15 @@ def updated_progress(
     reported_by, lost = progress.reported_by, progress.iterations_lost
     if reporting:
         newest = max(report.incarnation for report in reporting)
-        reported = float(max(report.iterations for report in reporting if report.incarnation == newest))
-        before = float(max(report.iterations for report in reporting))
+        reported = _most_iterations(report for report in reporting if report.incarnation == newest)
+        before = _most_iterations(reporting)
         # What the script reports first replaces any estimate, even where it is lower; so does what a later incarnation
         # reports: it goes on from there, whatever the one before had done.
         if progress.estimated:
             iterations = reported
         elif newest > reported_by:
             reached = max(iterations, before) if reported_by else before
-            iterations, lost = reported, lost + max(0, int(reached - reported))
+            iterations, lost = reported, min(lost + max(0, int(reached - reported)), MAX_INTEGER)
         elif newest == reported_by:
             iterations = max(iterations, reported)
         reported_by = max(reported_by, newest)
@@ -162,10 +165,17 @@ def updated_progress(
         reported_by=reported_by,
         iterations_lost=lost,
         last_report=last_report,
-        watts=sum(1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration for report in now),
+        watts=min(
+            sum(1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration for report in now),
+            float(MOST_REPORTED),
+        ),
         clock_megahertz=max((report.clock_megahertz for report in now), default=0),
         attained_gpu_seconds=progress.attained_gpu_seconds + running_gpus * elapsed_seconds,
     )
+
+
+def _most_iterations(reports: Iterable[PodReport]) -> float:
+    return float(min(max(report.iterations for report in reports), MOST_REPORTED))
 
 
 class ProgressReader:

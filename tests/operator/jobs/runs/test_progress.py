@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import PodReport, read_gpu_node
+from flyball_api.reading import MAX_INTEGER
 from flyball_operator.jobs.runs.lifecycle import JobPhase, JobStep
 from flyball_operator.jobs.runs.progress import (
     MAX_OPEN_ENTRIES,
@@ -260,6 +261,21 @@ def test_progress_as_the_script_reports_it() -> None:
     assert progress.clock_megahertz == 1200
     assert progress.last_report == later
     assert not progress.estimated
+
+
+def test_no_figures_of_an_agent_make_a_status_that_the_api_server_refuses() -> None:
+    """One rank's agent would keep all that is to be said of a job from being said."""
+    absurd = {"microsecondsPerIteration": 1, "millijoulesPerIteration": MAX_INTEGER}
+    first = update(
+        JobProgress(iterations_lost=MAX_INTEGER - 1), heard(1, MAX_INTEGER, "a", **absurd), heard(1, 0, "b", **absurd)
+    )
+    second = update(first, heard(2, 0, **absurd), incarnation=2)
+    for progress in (first, second):
+        status = job_status(job_view(), JobFacts(progress, JobStep(JobPhase.WAITING), None, 1, False, 0, NOW))
+        assert status.progress is not None
+        assert status.energy is not None
+        figures = status.progress.iterations, status.progress.iterations_lost, status.energy.watts
+        assert all(figure is None or figure <= MAX_INTEGER for figure in figures), figures
 
 
 def test_progress_never_falls_but_rates_are_todays() -> None:
