@@ -24,7 +24,7 @@ class _Word:
 
     allowed: TokenBucket
     epoch: int = 0
-    heard_at: float = 0.0
+    taken_at: float = 0.0
 
 
 class Epochs:
@@ -39,7 +39,7 @@ class Epochs:
         acknowledged, of which a later one counts as often as that node may say so."""
         forgotten = self._monotonic() - FORGOTTEN_SECONDS
         self._words = {
-            name: word for name, word in self._words.items() if name in acknowledged or word.heard_at > forgotten
+            name: word for name, word in self._words.items() if name in acknowledged or word.taken_at > forgotten
         }
         highest = written
         for name, epoch in acknowledged.items():
@@ -53,5 +53,5 @@ class Epochs:
             allowed = TokenBucket(1 / SECONDS_BETWEEN_WORDS, WORDS_AT_ONCE, self._monotonic)
             word = self._words[name] = _Word(allowed)
         if epoch != word.epoch and word.allowed.take():
-            word.epoch, word.heard_at = epoch, self._monotonic()
+            word.epoch, word.taken_at = epoch, self._monotonic()
         return epoch == word.epoch

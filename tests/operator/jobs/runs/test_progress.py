@@ -265,7 +265,7 @@ def test_progress_as_the_script_reports_it() -> None:
 
 def test_no_figures_of_an_agent_make_a_status_that_the_api_server_refuses() -> None:
     """One rank's agent would keep all that is to be said of a job from being said."""
-    absurd = {"microsecondsPerIteration": 1, "millijoulesPerIteration": MAX_INTEGER}
+    absurd: Json = {"microsecondsPerIteration": 1, "millijoulesPerIteration": MAX_INTEGER}
     first = update(
         JobProgress(iterations_lost=MAX_INTEGER - 1), heard(1, MAX_INTEGER, "a", **absurd), heard(1, 0, "b", **absurd)
     )
