@@ -13,6 +13,7 @@ from flyball_views.overview import Overview
 from flyball_views.texts import counted, energy_text, watts_text
 from flyball_views.why.node import node_troubles
 from flyball_views.why.reasons import (
+    LET_GOVERN,
     Explanation,
     NoSuchObject,
     Reason,
@@ -99,9 +100,7 @@ ENFORCED_CHANGE = {
     "ProofStale": "the nodes below count at their largest limits until their agents report again",
     "Adopting": "nothing: a new operator leads, and each node acknowledges its first grant within seconds",
     "Joining": "nothing: the operator is writing the nodes' labels into their GPUNodes",
-    "Observing": (
-        "let Flyball govern (helm upgrade ... --reset-then-reuse-values --set mode=govern): nothing is set until then"
-    ),
+    "Observing": f"{LET_GOVERN}: nothing is set until then",
     "Unreadable": "mend what cannot be read",
     "NoNodes": "a spec.nodeSelector that takes nodes, or nodes with those labels",
     "NotReported": "see that an operator leads (kubectl flyball doctor)",

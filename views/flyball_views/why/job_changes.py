@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from flyball_api.names import SOCKET_VOLUME
 
+from flyball_views.why.reasons import CHANGE_VALUE, LET_GOVERN
+
 WAITING_CHANGE = {
     "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
     "WaitingForPower": "a higher cap, another job's end, a smaller spec.gpus.min, or a lower spec.clocks.maxMegahertz",
@@ -26,10 +28,7 @@ WAITING_CHANGE = {
     "PowerBackOff": "its next start, or a smaller spec.elasticity.minSecondsBetweenResizes; see what moves the cap",
     "PlanningFailed": "another spec, where its message says what is odd; it is a mistake of the planner's, to be reported",
     "Planning": "the first plan, in seconds",
-    "Observing": (
-        "let Flyball govern (helm upgrade ... --reset-then-reuse-values --set mode=govern): the operator was told to start "
-        "nothing"
-    ),
+    "Observing": f"{LET_GOVERN}: the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
 }
 STEP_REASON = {
@@ -85,7 +84,7 @@ OBSTACLE_CHANGE = {
 
 # No template of its owner can mend this: the volume is put into it.
 SOCKET_VOLUME_CHANGE = (
-    f"the volume {SOCKET_VOLUME} is Flyball's own: helm upgrade ... --reset-then-reuse-values --set agent.devicePluginsDir="
+    f"the volume {SOCKET_VOLUME} is Flyball's own: {CHANGE_VALUE} agent.devicePluginsDir="
     "/var/lib/kubelet/device-plugins gives sockets without it; then suspend the job, and resume it. What else is named is "
     "spec.template's"
 )

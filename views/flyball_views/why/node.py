@@ -10,6 +10,7 @@ from flyball_views.nodes import SILENT_SECONDS, NodeRow
 from flyball_views.overview import Overview
 from flyball_views.texts import age_text, counted, watts_text
 from flyball_views.why.reasons import (
+    LET_GOVERN,
     Explanation,
     NoSuchObject,
     Reason,
@@ -41,10 +42,7 @@ MODE_REASON = {
         "its grant's lease has ended without a sign of an operator; its limits are held for the time that the caps allow",
         "see that an operator leads, and that the node reaches the API server",
     ),
-    "Observing": (
-        "its agent was told to set nothing",
-        "let Flyball govern (helm upgrade ... --reset-then-reuse-values --set mode=govern)",
-    ),
+    "Observing": ("its agent was told to set nothing", LET_GOVERN),
     "Adopting": ("no grant has come to its agent yet: its GPUs stay as they were found", "the operator's first grant"),
 }
 

@@ -17,6 +17,10 @@ from flyball_views.texts import age_text
 RECENT = timedelta(hours=1)
 SHOWN_EVENTS = 6
 
+# How a value of the chart is changed: without the option the release would lose its other ones.
+CHANGE_VALUE = "helm upgrade ... --reset-then-reuse-values --set"
+LET_GOVERN = f"let Flyball govern ({CHANGE_VALUE} mode=govern)"
+
 
 class Weight(StrEnum):
     """How much a reason matters: it keeps the object from what it is for, it holds it back, or it is good to know."""
