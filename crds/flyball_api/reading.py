@@ -147,17 +147,17 @@ def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tu
     except ValidationError:
         left = _Remains(without_nulls(found))
     problems: dict[str, None] = {}
-    problems_of: Counter[Step] = Counter()  # by the field
+    problems_of: Counter[str] = Counter()  # by the field
     while True:
         try:
             return convert(left.value, to), tuple(problems)
         except ValidationError as error:
             what, steps = _parted(error)
-            few = all(problems_of[field] <= MOST_PROBLEMS for field in steps[:1])
-            problem = left.leave_out(steps if few else steps[:1])
+            field = _path(steps[:1])
+            problem = left.leave_out(steps if problems_of[field] <= MOST_PROBLEMS else steps[:1])
             if problem is not None:
                 problems[f"{part}{problem}: {what}"] = None
-                problems_of.update(steps[:1])
+                problems_of[field] += 1
 
 
 def describe(part: str, error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from flyball_api.workloads.gpu_quota import GpuQuota, read_gpu_quotas
 from flyball_api.workloads.incarnation import IncarnationView, placement_annotation, read_incarnation
-from flyball_api.workloads.node import ASSUMED_GPUS, NodeView, Taint, read_node
+from flyball_api.workloads.node import ASSUMED_GPUS, MOST_GPUS, NodeView, Taint, read_node
 from flyball_api.workloads.plain_job import PlainJob, read_plain_job
 from flyball_api.workloads.pod import PERMILLE, Labels, Obstacle, PodView, needs_of_template, read_pod
 from flyball_api.workloads.pods_refused import PODS_REFUSED_SELECTOR, PodsRefused, read_pods_refused
@@ -12,6 +12,7 @@ from flyball_api.workloads.service import ServiceView, read_service
 __all__ = [
     "ASSUMED_GPUS",
     "DEFAULT_GPU_RESOURCES",
+    "MOST_GPUS",
     "NO_NEEDS",
     "PERMILLE",
     "PODS_REFUSED_SELECTOR",

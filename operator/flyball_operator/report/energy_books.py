@@ -37,6 +37,7 @@ from flyball_api.energy.report import (
 from flyball_api.gpu_node import GpuNode
 from flyball_api.reading import MAX_INTEGER
 from flyball_api.values.times import whole_second
+from flyball_api.workloads import MOST_GPUS
 
 from flyball_operator.jobs.runs.consumption import Consumption
 from flyball_operator.jobs.runs.marks import Mark, Use, used_since
@@ -60,7 +61,7 @@ MAX_JOB_BYTES, MAX_NAMESPACE_BYTES, MAX_OWNER_BYTES, MAX_CAP_BYTES, MAX_NODE_BYT
 # So many owners and namespaces are told apart on a day, of those that agents name, too.
 MAX_KNOWN = 16_384
 # So many counters of one node: of the GPUs that a GPUNode can have, and of as many that cannot be read now.
-MOST_COUNTERS = 128
+MOST_COUNTERS = 2 * MOST_GPUS
 
 T = TypeVar("T")
 
