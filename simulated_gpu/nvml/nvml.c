@@ -679,7 +679,8 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, unsigned int sensor, unsig
 
 /* ---- events: Xid errors, from when a set was told of a GPU ----------------------------------------------------- */
 
-enum { EVENT_XID = 8, MAX_DEVICES = 256, POLL_US = 10000 };
+/* A driver's caller sleeps until there is an event; here it looks ten times a second, which must cost next to nothing. */
+enum { EVENT_XID = 8, MAX_DEVICES = 256, POLL_US = 100000 };
 
 struct event_set {
     int registered[MAX_DEVICES];
