@@ -34,8 +34,15 @@ def schema_of(kind: str, part: str) -> Json:
 
 
 def _closed(schema: Json) -> Json:
-    """The schema with every field that it does not name forbidden: the API server would drop it unseen."""
+    """The schema with what the API server does by itself.
+
+    A field that it does not name would be dropped unseen; a whole number of more than 64 bits would refuse the object.
+    """
     closed = dict(schema)
+    if schema.get("type") == "integer":
+        lowest, highest = INT64
+        closed["minimum"] = max(lowest, schema.get("minimum", lowest))
+        closed["maximum"] = min(highest, schema.get("maximum", highest))
     if "properties" in schema:
         closed["properties"] = {name: _closed(child) for name, child in schema["properties"].items()}
         closed["additionalProperties"] = False

@@ -32,6 +32,9 @@ API_TIMEOUT_SECONDS = 20.0
 # When a brake comes to many nodes at once, the API server's time belongs to the small acknowledgements; the grants that
 # follow bring the next status in any case.
 STATUS_AFTER_BRAKE_SECONDS = (4.0, 8.0)  # somewhere between, or all nodes' would come together
+# News often comes to all nodes at once, as by a cap that rises. After the same interval everywhere their measurements would
+# come in one wave for ever, and hold up a cut that falls into it.
+FIRST_MEASUREMENTS_AFTER_NEWS = (0.5, 1.0)  # of an interval; somewhere between
 
 
 class GpuNodeChannel:
@@ -187,7 +190,8 @@ class GpuNodeChannel:
             if governor == self._governors:  # the next one counts its rounds from one, and has yet to be reported of
                 self._agent.status_published(rounds)
             self._acknowledged = self._status.acknowledged
-            published, due = news, loop.time() + self._interval
+            share = 1.0 if news == published else random.uniform(*FIRST_MEASUREMENTS_AFTER_NEWS)  # noqa: S311 - jitter
+            published, due = news, loop.time() + share * self._interval
 
     async def _not_written(self, error: Exception, overtaken: int, backoff: Backoff) -> None:
         """Go on after a status that may not have been written, `overtaken` times in a row by somebody else's write."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -135,6 +136,45 @@ def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]]) -> 
         loop.run_until_complete(all_of_it())
     finally:
         loop.close()
+
+
+def test_measurements_of_nodes_that_had_the_same_news_do_not_come_together() -> None:
+    interval, nodes = 10.0, 40
+    written: list[list[float]] = []
+
+    async def all_of_them() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def one(times: list[float]) -> None:
+            server, agent = Server(MemoryApi(lambda change: None)), Agent()
+            server.make_node()
+            patch = server.patch
+
+            async def remembered(*arguments: Any, **params: Any) -> Json:
+                times.append(loop.time())
+                return await patch(*arguments, **params)
+
+            server.patch = remembered  # type: ignore[method-assign]
+            channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=interval)
+            async with asyncio.timeout(5.5 * interval):
+                await channel.run()
+
+        written.extend([] for _ in range(nodes))
+        results = await asyncio.gather(*map(one, written), return_exceptions=True)
+        assert all(isinstance(result, TimeoutError) for result in results), results
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(all_of_them())
+    finally:
+        loop.close()
+    for turn in range(1, 5):
+        times = [of_node[turn] for of_node in written]
+        assert max(times) - min(times) > 0.25 * interval, f"turn {turn}"
+    for of_node in written:
+        gaps = [later - earlier for earlier, later in pairwise(of_node)]
+        assert gaps[0] < 1.01 * interval
+        assert gaps[1:] == pytest.approx([interval] * len(gaps[1:]), rel=0.01)  # and nobody writes more for it
 
 
 def test_a_governor_hears_what_was_acknowledged_and_reported_before_it_as_soon_as_the_api_server_says_it() -> None:
