@@ -10,7 +10,7 @@ from tests.support.schedules.faults import Fault, Schedule
 from tests.support.schedules.memory_api import Json
 from tests.support.schedules.processes import SETTINGS
 from tests.support.schedules.run import run
-from tests.support.schedules.virtual_time import OUTSIDE, PROCESS, VirtualLoop
+from tests.support.schedules.virtual_time import OUTSIDE, PROCESS, RESOLUTION_SECONDS, VirtualLoop
 from tests.support.schedules.workloads import until
 from tests.support.schedules.world import Beginning, World
 
@@ -48,6 +48,26 @@ def test_of_a_process_that_stands_still_nothing_runs_before_it_goes_on() -> None
         loop.close()
     # The wait that had not begun begins now, as a sleep does whose process was stopped before it.
     assert seen == [("wire", 1.2), ("timer", 3.0), ("task", 4.0), ("task", 5.0)]
+
+
+def test_whoever_waits_for_a_moment_finds_it_come() -> None:
+    """What is due within the clock's resolution runs at once, as sums of floats are never exact."""
+    loop, looks = VirtualLoop(), 0
+
+    async def wait_until(moment: float) -> None:
+        nonlocal looks
+        while loop.time() < moment and looks < 10:
+            looks += 1
+            await asyncio.sleep(moment - loop.time())
+
+    async def play() -> None:
+        await asyncio.gather(asyncio.sleep(1.0), wait_until(1.0 + RESOLUTION_SECONDS / 2))
+
+    try:
+        loop.run_until_complete(play())
+    finally:
+        loop.close()
+    assert looks == 1
 
 
 def _claims(world: World) -> Json:

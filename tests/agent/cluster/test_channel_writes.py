@@ -119,10 +119,10 @@ class Server(MemorySession):
         return None if item is None or "status" not in item else str(item["status"]["mode"])
 
 
-def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]]) -> None:
+def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]], interval_seconds: float = 3600.0) -> None:
     async def all_of_it() -> None:
         server, agent = Server(MemoryApi(lambda change: None)), Agent()
-        channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=3600.0)
+        channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=interval_seconds)
         running = asyncio.create_task(channel.run())
         await asyncio.sleep(1.0)
         try:
@@ -493,6 +493,44 @@ def test_only_what_a_brake_has_lowered_is_said_by_the_small_object(change: Mappi
         assert channel._lowered_by_brake() is by_brake
 
     play(course)
+
+
+def test_measurements_that_are_due_while_statuses_wait_for_a_brake_are_written_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent that only looked at the clock until the wait is over would take all of a processor."""
+    interval = 3.0  # shorter than statuses wait after a brake
+    # The first measurements are due late, so that the wait is long, and those after the next news early.
+    chosen = iter([max, max, min])
+    monkeypatch.setattr(random, "uniform", lambda low, high: next(chosen, max)(low, high))
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        looks, is_of_brake = 0, channel._is_of_brake
+
+        def counted() -> bool:
+            nonlocal looks
+            looks += 1
+            assert looks < 100
+            return is_of_brake()
+
+        channel._is_of_brake = counted  # type: ignore[method-assign]
+        server.make_node()
+        agent.state.enforced.acknowledged = LAST
+        agent.say("granted")
+        await asyncio.sleep(0.1)
+        agent.state.enforced.acknowledged = braked = replace(LAST, bound_milliwatts=NodeMilliwatts(700), bound_by="1")
+        agent.say("braked")
+        await asyncio.sleep(0.1)
+        assert server.stands() == "granted"
+        agent.state.enforced.acknowledged = replace(braked, generation=LAST.generation + 1, boottime_nanoseconds=2)
+        agent.say("granted anew")
+        await asyncio.sleep(0.1)
+        assert server.stands() == "granted anew"
+        written = channel.published
+        await asyncio.sleep(1.01 * interval)
+        assert channel.published > written
+
+    play(course, interval)
 
 
 @pytest.mark.parametrize(

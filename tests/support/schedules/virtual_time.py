@@ -106,7 +106,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.now = max(self.now, timers[0][0])
             until = self.now + RESOLUTION_SECONDS
             while timers and timers[0][0] < until:
-                due.append(heappop(timers)[2])
+                when, _, handle = heappop(timers)
+                self.now = max(self.now, when)  # who finds its moment not yet come would wait for it again, for ever
+                due.append(handle)
             for _ in range(len(due)):
                 handle = due.popleft()
                 if handle.callback is None:
