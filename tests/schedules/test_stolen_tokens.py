@@ -12,8 +12,9 @@ from tests.support.operator_objects import raw_report
 from tests.support.power_cluster import GPUS, LARGEST, MIN, NODES, OVERHEAD_WATTS
 from tests.support.schedules.faults import Schedule
 from tests.support.schedules.memory_api import Json
-from tests.support.schedules.processes import SETTINGS
+from tests.support.schedules.processes import AGENT_STATUS_SECONDS, SETTINGS
 from tests.support.schedules.run import run
+from tests.support.schedules.workloads import until
 from tests.support.schedules.world import Beginning, World
 
 # Everybody wants all there is, under a hall whose cap binds.
@@ -89,6 +90,11 @@ def with_limits(device: Json, *names: str) -> Json:
     return {**device, "limits": device["limits"] | dict.fromkeys(names, 10_000_000)}
 
 
+def status_of(world: World) -> Json:
+    """Of the node whose token is stolen, as it stands."""
+    return dict((world.api.get("gpunodes", STOLEN) or {})["status"])
+
+
 @pytest.mark.parametrize("lie", [unreadable_date, huge_smallest_limits, many_huge_gpus])
 def test_figures_of_a_stolen_token_neither_raise_others_nor_keep_them_from_being_cut(
     lie: Callable[[Json], Json],
@@ -101,9 +107,8 @@ def test_figures_of_a_stolen_token_neither_raise_others_nor_keep_them_from_being
     async def lied_for(world: World, schedule: Schedule) -> None:
         async def lie_for(seconds: int) -> None:
             for _ in range(2 * seconds):
-                status = (world.api.get("gpunodes", STOLEN) or {})["status"]
                 path = GPU_NODES.path(name=STOLEN, subresource="status")
-                world.api.handle("PATCH", path, {}, {"status": lie(status)})
+                world.api.handle("PATCH", path, {}, {"status": lie(status_of(world))})
                 await asyncio.sleep(0.5)
 
         try:
@@ -113,6 +118,9 @@ def test_figures_of_a_stolen_token_neither_raise_others_nor_keep_them_from_being
             seen["before"] = world.limits_watts(*others)
             link = world.link_of(STOLEN)
             assert link is not None
+            before = status_of(world)
+            # Its last report is to be young while it is lied about, or it is taken for silent.
+            await until(lambda: status_of(world) != before, "a report", AGENT_STATUS_SECONDS + 1.0)
             link.cut_until = asyncio.get_running_loop().time() + 30.0  # nothing but the lie is said of the node
             await lie_for(5)
             seen["lied to"] = world.limits_watts(*others)
