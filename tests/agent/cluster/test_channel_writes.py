@@ -80,6 +80,7 @@ class Server(MemorySession):
         super().__init__(Link(Network(api), random.Random(1)), 10.0)
         self.api = api
         self.patches: list[Json] = []
+        self.patched_at: list[float] = []
         self.requests: list[str] = []
         self.loses = self.hides_brakes = False
         self.brakes_wait: asyncio.Event | None = None  # until when nobody is told of brakes' acknowledgements
@@ -99,6 +100,7 @@ class Server(MemorySession):
 
     async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
         self.patches.append(body)
+        self.patched_at.append(asyncio.get_running_loop().time())
         self.requests.append("patch")
         if self.writes_wait is not None:
             await self.writes_wait.wait()
@@ -120,54 +122,36 @@ class Server(MemorySession):
 
 
 def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]], interval_seconds: float = 3600.0) -> None:
-    async def all_of_it() -> None:
-        server, agent = Server(MemoryApi(lambda change: None)), Agent()
-        channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=interval_seconds)
-        running = asyncio.create_task(channel.run())
-        await asyncio.sleep(1.0)
-        try:
-            await course(server, agent, channel)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
     loop = VirtualLoop()
     try:
-        loop.run_until_complete(all_of_it())
+        loop.run_until_complete(_play(course, interval_seconds))
     finally:
         loop.close()
+
+
+async def _play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]], interval_seconds: float) -> None:
+    server, agent = Server(MemoryApi(lambda change: None)), Agent()
+    channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=interval_seconds)
+    running = asyncio.create_task(channel.run())
+    await asyncio.sleep(1.0)
+    try:
+        await course(server, agent, channel)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_measurements_of_nodes_that_had_the_same_news_do_not_come_together() -> None:
     interval, nodes = 10.0, 40
     written: list[list[float]] = []
 
-    async def all_of_them() -> None:
-        loop = asyncio.get_running_loop()
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(5.5 * interval)
+        written.append(server.patched_at)
 
-        async def one(times: list[float]) -> None:
-            server, agent = Server(MemoryApi(lambda change: None)), Agent()
-            server.make_node()
-            patch = server.patch
-
-            async def remembered(*arguments: Any, **params: Any) -> Json:
-                times.append(loop.time())
-                return await patch(*arguments, **params)
-
-            server.patch = remembered  # type: ignore[method-assign]
-            channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=interval)
-            async with asyncio.timeout(5.5 * interval):
-                await channel.run()
-
-        written.extend([] for _ in range(nodes))
-        results = await asyncio.gather(*map(one, written), return_exceptions=True)
-        assert all(isinstance(result, TimeoutError) for result in results), results
-
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(all_of_them())
-    finally:
-        loop.close()
+    for _ in range(nodes):
+        play(course, interval)
     for turn in range(1, 5):
         times = [of_node[turn] for of_node in written]
         assert max(times) - min(times) > 0.25 * interval, f"turn {turn}"
