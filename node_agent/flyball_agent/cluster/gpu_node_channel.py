@@ -172,7 +172,9 @@ class GpuNodeChannel:
             if published is not None and self._lowered_by_brake() and await self._acknowledge_brake():
                 due = calm_until = min(due, loop.time() + random.uniform(*STATUS_AFTER_BRAKE_SECONDS))  # noqa: S311 - jitter
                 continue
-            if loop.time() < min(calm_until, due) and self._is_of_brake():
+            calm_until = min(calm_until, due)
+            if loop.time() < calm_until and self._is_of_brake():
+                due = calm_until  # the news waits until then, and for nothing else
                 continue
             if governor != self._governors:  # it went while its brake was to be acknowledged
                 self._agent.changed.set()

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from flyball_agent.cluster.brake_watch import BrakeWatch
-from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
+from flyball_agent.cluster.gpu_node_channel import STATUS_AFTER_BRAKE_SECONDS, GpuNodeChannel
 from flyball_agent.enforce.records import FoundGpu
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus, GpuReport, PodReference, PowerLimits
@@ -515,6 +515,27 @@ def test_measurements_that_are_due_while_statuses_wait_for_a_brake_are_written_t
         assert channel.published > written
 
     play(course, interval)
+
+
+def test_news_that_waits_for_a_brake_is_told_when_the_wait_is_over() -> None:
+    """Though a grant that followed the brake was acknowledged meanwhile, and measurements are due much later."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        agent.state.enforced.acknowledged = LAST
+        agent.say("granted")
+        await asyncio.sleep(0.1)
+        agent.state.enforced.acknowledged = braked = replace(LAST, bound_milliwatts=NodeMilliwatts(700), bound_by="1")
+        agent.say("braked")
+        await asyncio.sleep(0.1)
+        agent.state.enforced.acknowledged = replace(braked, generation=LAST.generation + 1, boottime_nanoseconds=2)
+        agent.say("granted anew")
+        await asyncio.sleep(0.1)
+        agent.say("a GPU is lost")
+        await asyncio.sleep(STATUS_AFTER_BRAKE_SECONDS[1])
+        assert server.stands() == "a GPU is lost"
+
+    play(course)
 
 
 @pytest.mark.parametrize(
